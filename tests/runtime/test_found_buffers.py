@@ -107,6 +107,31 @@ def test_an_embedding_with_a_largest_norm_is_right_and_compile_does_not_scale_it
             assert (fast(tokens) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
 
 
+class Training(nn.Module):
+    """Norms a batch by its own mean, also in eval mode, and learns from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("variance", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.batch_norm(
+            x, None, None, self.mean, self.variance, True, 0.1, 1e-5, False
+        )
+
+
+def test_an_operation_that_changes_a_buffer_and_returns_something_else_is_right():
+    model = Training().eval()
+    twin = copy.deepcopy(model)
+    fast = compile(model, torch.randn(3, 4))
+    for batch in (3, 3, 5, 3):
+        x = torch.randn(batch, 4)
+        assert torch.allclose(fast(x), twin(x), atol=1e-5)
+        assert torch.allclose(model.mean, twin.mean, atol=1e-6)
+        assert torch.allclose(model.variance, twin.variance, atol=1e-6)
+
+
 def test_compile_leaves_the_mode_the_gradients_and_the_hooks_of_a_module_alone():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model[0].requires_grad_(False)

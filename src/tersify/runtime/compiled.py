@@ -14,6 +14,7 @@ from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.bound_network import Bound, agrees, bind
 from tersify.runtime.call_keys import key_of_call, other_numbers
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
+from tersify.runtime.capture.randomness import numbers_kept
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
 from tersify.runtime.checksums import check_unchanged, checksums
 from tersify.runtime.eager import Eager
@@ -223,7 +224,7 @@ class CompiledModule(nn.Module):
             with suppress(KeyError):  # another thread may just have dropped it
                 self._bounds.move_to_end(key)
             return found
-        with self._binding:
+        with self._binding, numbers_kept():
             found = self._bounds.get(key)
             if found is not None:
                 return found

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.runtime.after_fork import make_torch_safe
+from tersify.runtime.capture.randomness import numbers_kept
 from tersify.runtime.compiled import CompiledModule
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
@@ -128,7 +129,8 @@ def compile(
         precision,
         strict=strict,
     )
-    compiled.start(arguments, batches)
+    with numbers_kept():
+        compiled.start(arguments, batches)
     return compiled
 
 

@@ -103,12 +103,14 @@ class Plan:
         return "\n".join(lines)
 
     def live(self) -> Plan:
-        """Without the nodes nobody reads, and without the constants nobody needs then."""
+        """Without the nodes nobody reads, unless they draw random numbers, and without
+        the constants nobody needs then.
+        """
         wanted = set(self.outputs)
         kept: list[Node] = []
         # Backwards, so that a node's readers are known before the node itself.
         for node in reversed(self.nodes):
-            if wanted.intersection(node.makes):
+            if wanted.intersection(node.makes) or node.op.draws:
                 kept.append(node)
                 wanted.update(node.inputs)
         constants = {

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from tersify.modes import eval_mode
 from tersify.runtime.capture.attributes import Attributes
 from tersify.runtime.capture.padded_encoders import refuse_nested_paddings
+from tersify.runtime.capture.randomness import numbers_kept
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
 from tersify.runtime.capture.shared_memory import with_strides
@@ -64,13 +65,14 @@ def capture(
     that this run changes are found.
     """
     copy = _with_strides if keep_strides else _contiguous
-    try:
-        return _settled(model, args, kwargs, state, copy)
-    except CannotCapture:
-        # Some libraries look at numbers only to skip work, and not while torch.compile
-        # looks at them.
-        with _as_if_compiling():
+    with numbers_kept():
+        try:
             return _settled(model, args, kwargs, state, copy)
+        except CannotCapture:
+            # Some libraries look at numbers only to skip work, and not while
+            # torch.compile looks at them.
+            with _as_if_compiling():
+                return _settled(model, args, kwargs, state, copy)
 
 
 @contextlib.contextmanager
@@ -175,6 +177,7 @@ def _record(
             for t in (*tensors(outputs), *copies, *state)
         }
     finally:
+        recorder.generators.restore()
         with torch.no_grad():
             for tensor, old in (*recorder.saved, *held):
                 tensor.data.copy_(old)

@@ -154,7 +154,7 @@ def _written_positions(
 
 class OnCopies:
     """Calls an operation on copies of the arguments that it writes to, and returns the
-    copies.
+    copies, and whatever else it made.
     """
 
     def __init__(self, func: Any, positions: tuple[int, ...]) -> None:
@@ -184,5 +184,6 @@ class OnCopies:
             return copies[-1]
 
         args, kwargs = map_leaves((args, kwargs), copied)
-        self.func(*args, **kwargs)
-        return copies[0] if len(copies) == 1 else tuple(copies)
+        made = self.func(*args, **kwargs)
+        fresh = [t for t in tensors(made) if not any(t is own for own in copies)]
+        return tuple(copies + fresh) if fresh or len(copies) > 1 else copies[0]

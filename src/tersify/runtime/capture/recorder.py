@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.capture.inplace import functional_form, written_arguments
+from tersify.runtime.capture.randomness import Generators, is_random
 from tersify.runtime.capture.refusal import refuse
 from tersify.runtime.capture.shared_memory import Geometry, Storage
 from tersify.runtime.capture.values import Call, Ref, Value
@@ -49,6 +50,7 @@ class Recorder:
         self.mutated: dict[int, Tensor] = {}
         self.saved: list[tuple[Tensor, Tensor]] = []  # and what they held before
         self.random = False
+        self.generators = Generators()
         self.depends_on_strides = False
         self.strides_read_by = ""  # the first call that looks at them
         # of the module's parameters and buffers
@@ -211,6 +213,9 @@ class Recorder:
         # new values.
         results = [self._new_name(func) for _ in written]
         made = run()
+        # Such as what a batch norm returns while it changes its statistics.
+        fresh = [t for t in tensors(made) if not any(t is own for own in written)]
+        results += [self._new_name(func) for _ in fresh]
         self.calls.append(
             Call(
                 target=target,
@@ -219,7 +224,10 @@ class Recorder:
                 results=tuple(results),
             )
         )
-        for tensor, name in zip(written, results, strict=True):
+        for tensor, name in zip(fresh, results[len(written) :], strict=True):
+            self.values[name] = Value.of(tensor)
+            self._track(tensor, Storage(Geometry.of(tensor), name, live=True), name)
+        for tensor, name in zip(written, results, strict=False):
             entry = self._entry(tensor)
             self.values[name] = Value.of(tensor)
             try:
@@ -312,23 +320,6 @@ def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
         func in (aten.clone.default, aten._to_copy.default)
         and order is not torch.preserve_format
     )
-
-
-def is_random(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call draws numbers. Attention, dropout and recurrent layers carry the
-    tag for what they may drop: with a chance of 0, or outside of training, it is nothing.
-    """
-    if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
-        return False
-    schema = func._schema.arguments
-    given = {a.name: a.default_value for a in schema}
-    given |= dict(zip(given, args, strict=False)) | dict(kwargs)
-    chance = next(
-        (given[name] for name in ("dropout_p", "dropout") if name in given), 1
-    )
-    if "train" in given and "p" in given:
-        chance = given["p"]
-    return chance != 0 and given.get("train", given.get("training")) is not False
 
 
 def _storage_id(tensor: Tensor) -> int:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tersify.runtime.capture.inplace import written_arguments
-from tersify.runtime.capture.recorder import Recorder, is_random
+from tersify.runtime.capture.randomness import is_random
+from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import refuse
 from tersify.runtime.nested import tensors
 
@@ -91,6 +92,7 @@ class _AtenMode(TorchDispatchMode):
         # "prim" operations only ask for properties such as the device.
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
+        recorder.generators.keep(kwargs)
         if func._schema.is_mutable or written_arguments(func, args, kwargs):
             return recorder.write(func, args, kwargs, lambda: func(*args, **kwargs))
         # `live`: some argument depends on an input. Everything else is a constant,
@@ -160,6 +162,7 @@ class _FunctionMode(TorchFunctionMode):
             made = func(*args, **kwargs)
         finally:
             self.aten_mode.paused -= 1
+        recorder.random |= is_random(WHOLE[func], args, kwargs)
         recorder.record(WHOLE[func], args, kwargs, made)
         return made
 

@@ -32,6 +32,11 @@ class Op(ABC):
         """No kernel of ours runs it."""
         return False
 
+    @property
+    def draws(self) -> bool:
+        """It draws random numbers, and so changes those that follow."""
+        return False
+
     @abstractmethod
     def reference(
         self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]

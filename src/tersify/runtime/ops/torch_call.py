@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from tersify.runtime.capture.randomness import is_random
 from tersify.runtime.capture.values import Ref, resolve
 from tersify.runtime.nested import map_leaves
 from tersify.runtime.ops.base import Op
@@ -31,6 +32,11 @@ class TorchCall(Op):
     @property
     def in_torch(self) -> bool:
         return True
+
+    @property
+    def draws(self) -> bool:
+        own = getattr(self.target, "func", self.target)  # of a write in place
+        return is_random(own, self.args, self.kwargs)
 
     def reference(
         self, sources: Sequence[Any], node: Node, quants: Mapping[str, Quant]

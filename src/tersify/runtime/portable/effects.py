@@ -5,7 +5,7 @@ refusal names the call.
 from __future__ import annotations
 
 from tersify.runtime.capture import Graph
-from tersify.runtime.capture.recorder import is_random
+from tersify.runtime.capture.randomness import is_random
 
 
 def refuse_effects(graph: Graph) -> None:
