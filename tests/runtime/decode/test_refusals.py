@@ -83,12 +83,6 @@ def test_padding_behind_a_prompt_is_refused():
         fast.generate(ids, attention_mask=mask, max_new_tokens=2, do_sample=False)
 
 
-def test_beams_are_refused():
-    fast = tersify.compile(random_model("llama"), strict=True)
-    with pytest.raises(ValueError, match="num_beams=2"):
-        fast.generate(random_ids(1, 6), max_new_tokens=2, num_beams=2)
-
-
 def test_a_model_of_an_unknown_kind_stays_with_torch_and_says_so():
     transformers = pytest.importorskip("transformers")
     config = transformers.BloomConfig(

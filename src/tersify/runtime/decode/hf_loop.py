@@ -12,7 +12,17 @@ from torch import Tensor
 
 from tersify.runtime.decode.decoder import Decoder
 
-MOVED = "what the decoder does not do; call the model's own generate"
+# Inputs of a model that generate always gives, and that change no text.
+HARMLESS = ("use_cache", "logits_to_keep", "return_dict", "tokenizer")
+
+
+class LeftToTorchError(ValueError):
+    """What the model's own loop does, and ours does not."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is what the decoder does not do; the model's own generate does"
+        )
 
 
 def tensor_of(input_ids: Any) -> Tensor:
@@ -69,7 +79,7 @@ def decode(
     **model_kwargs: Any,
 ) -> Any:
     """Greedy search or sampling, as transformers does them."""
-    _check(generation_config, model_kwargs)
+    _check(generation_config, input_ids, model_kwargs)
     texts = prompts_of(
         input_ids,
         model_kwargs.get("attention_mask"),
@@ -121,21 +131,46 @@ def decode(
     return _result(input_ids, kept, generation_config)
 
 
-def _check(config: Any, model_kwargs: dict[str, Any]) -> None:
+def _check(config: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
     # A setting that is ignored would change the text without a word, so each is refused.
     if config.num_beams and config.num_beams > 1:
-        raise ValueError(f"num_beams={config.num_beams} is {MOVED}")
+        raise LeftToTorchError(f"num_beams={config.num_beams}")
     if config.return_dict_in_generate and (
         config.output_attentions or config.output_hidden_states
     ):
-        raise ValueError(f"attentions and hidden states are {MOVED}")
+        raise LeftToTorchError("a result with attentions and hidden states")
+    given = {
+        name: value
+        for name, value in model_kwargs.items()
+        if not (value is None or name in HARMLESS)
+        and not (value is False and name.startswith("output_"))
+    }
+    mask = given.pop("attention_mask", None)
     # transformers passes an empty cache by default. One that cannot tell its length
     # counts as filled: ignoring it would continue another text.
-    cache = model_kwargs.get("past_key_values")
+    cache = given.pop("past_key_values", None)
     if cache is not None and getattr(cache, "get_seq_length", lambda: 1)():
-        raise ValueError(f"going on from past_key_values is {MOVED}")
-    if model_kwargs.get("inputs_embeds") is not None:
-        raise ValueError(f"inputs_embeds are {MOVED}")
+        raise LeftToTorchError("going on from past_key_values")
+    places = given.pop("position_ids", None)
+    if places is not None and not _are_in_order(places, input_ids, mask):
+        raise LeftToTorchError("a text with other position_ids than 0, 1, 2, …")
+    # of older versions of transformers
+    places = given.pop("cache_position", None)
+    if places is not None and not _are_in_order(places, input_ids, None):
+        raise LeftToTorchError("a text with other cache_position than 0, 1, 2, …")
+    for name in given:
+        raise LeftToTorchError(f"the input {name}")
+
+
+def _are_in_order(places: Tensor, input_ids: Tensor, mask: Tensor | None) -> bool:
+    """Whether each text counts its tokens from 0; what padding has does not matter."""
+    seen = torch.ones_like(input_ids) if mask is None else (mask != 0).long()
+    # Texts that count alike may share a row.
+    try:
+        places = places.to(input_ids.device).expand_as(input_ids)
+    except RuntimeError:
+        return False
+    return bool(((places == seen.cumsum(-1) - 1) | (seen == 0)).all())
 
 
 def _result(

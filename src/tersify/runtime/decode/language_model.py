@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.decode import hf_loop
 from tersify.runtime.decode.decoder import Decoder
+from tersify.runtime.decode.generating import say_torch_runs, with_loop
 from tersify.runtime.decode.sampling import Sampling
 from tersify.runtime.decode.streaming import Streaming
 
@@ -31,6 +32,7 @@ class LanguageModel(Streaming):
         self._model = model
         self._unchanged = _versions(model)
         self._lock = Lock()
+        self._generating: Any = None  # made when it is first needed
         # the tokens of slot 0: a text that goes on need not be read again
         self._seen: list[int] = []
 
@@ -89,12 +91,12 @@ class LanguageModel(Streaming):
         """
         make_torch_safe()
         input_ids = hf_loop.tensor_of(input_ids)
+        if self._generating is None:
+            self._generating = with_loop(self._model, self.decode)
         with warnings.catch_warnings():
             # A model that is only a configuration has no device, and needs none.
             warnings.filterwarnings("ignore", "You are calling .generate")
-            return self._model.generate(
-                input_ids, custom_generate=self.decode, **arguments
-            )
+            return self._generating.generate(input_ids, **arguments)
 
     def decode(
         self,
@@ -107,22 +109,34 @@ class LanguageModel(Streaming):
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """For `model.generate(..., custom_generate=compiled.decode)`."""
+        """For `model.generate(..., custom_generate=compiled.decode)`.
+
+        transformers gives a streamer to no such function: bind it with
+        `functools.partial(compiled.decode, streamer=…)`, or call `compiled.generate`.
+        """
         if model is not self._model:
             raise ValueError(
                 "this was compiled from another model; compile the one that generates"
             )
         self._check_unchanged()
-        with self._lock:
-            self._seen = []
-            return hf_loop.decode(
-                self._decoder,
-                input_ids,
-                logits_processor,
-                stopping_criteria,
-                generation_config,
-                streamer=streamer,
-                **model_kwargs,
+        settings = {
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "generation_config": generation_config,
+            "streamer": streamer,
+            **model_kwargs,
+        }
+        try:
+            with self._lock:
+                self._seen = []
+                return hf_loop.decode(self._decoder, input_ids, **settings)
+        except hf_loop.LeftToTorchError as reason:
+            # The inputs of a search with beams are of another form.
+            if generation_config.num_beams and generation_config.num_beams > 1:
+                raise
+            say_torch_runs(model, reason)
+            return type(model)._sample(
+                model, input_ids, synced_gpus=synced_gpus, **settings
             )
 
     @property
