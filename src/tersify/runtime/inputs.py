@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tersify.runtime.capture.refusal import is_ours
 from tersify.runtime.nested import is_plain, leaves
+from tersify.runtime.transforms import refuse_transformed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and by keyword
 
@@ -52,6 +54,7 @@ def check_inputs(
                     f"an input is a {kind}; compile takes tensors, numbers and containers of them"
                 )
             continue
+        refuse_transformed(leaf)
         if leaf.layout != torch.strided or leaf.device.type != device:
             raise ValueError(
                 f"inputs must be dense {name} tensors, got {leaf.layout} on {leaf.device}; use {remedy} or .to_dense()"
@@ -126,6 +129,10 @@ def explained(
     """What a forward raised, as one sentence."""
     sizes = " and ".join("×".join(map(str, x.shape)) or "one number" for x in given)
     why = str(error).strip().partition("\n")[0][:200]
+    if is_ours(error):
+        return ValueError(
+            f"{type(model).__name__} cannot be captured ({type(error).__name__}: {why}); compile its parts"
+        )
     return ValueError(
         f"{type(model).__name__} does not take an input of {sizes} ({type(error).__name__}: {why}); "
         "give one of the shape and type that it takes"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tersify.runtime.transforms import is_transformed
+
 if TYPE_CHECKING:
     from tersify.runtime.compiled import CompiledModule
 
@@ -78,7 +80,7 @@ def _is_wrapped(x: Any) -> bool:
     # that has the plain type.
     if type(x) not in (Tensor, torch.nn.Parameter):
         return True
-    return bool(_is_functional(x))
+    return bool(_is_functional(x)) or is_transformed(x)
 
 
 _LIBRARY = torch.library.Library("tersify", "FRAGMENT")

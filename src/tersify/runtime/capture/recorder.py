@@ -323,7 +323,14 @@ def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _storage_id(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        kind = str(tensor.layout).removeprefix("torch.")
+        raise refuse(
+            f"the forward makes a tensor whose memory cannot be seen ({kind})",
+            "compile the parts before and after it",
+        ) from None
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from tersify.runtime.capture.randomness import is_random
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import refuse
 from tersify.runtime.nested import tensors
+from tersify.runtime.transforms import transforming
 
 try:
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,6 +66,10 @@ _COPIES_IF_NEEDED = {
     torch.ravel,
 }
 _READS_STRIDES = {Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset}
+_COMPARES_SIZES = (
+    aten.is_same_size.default,
+    getattr(aten, "_has_same_storage_numel", aten.is_same_size).default,
+)
 _REMEDY = "compile the parts before and after it, or write it with torch.where"
 
 
@@ -89,8 +94,9 @@ class _AtenMode(TorchDispatchMode):
         kwargs = kwargs or {}
         recorder = self.recorder
         # Inside a function that is recorded whole its parts are not recorded again.
-        # "prim" operations only ask for properties such as the device.
-        if self.paused or func.namespace == "prim":
+        # "prim" operations only ask for properties such as the device, and sizes are
+        # the same at every call.
+        if self.paused or func.namespace == "prim" or func in _COMPARES_SIZES:
             return func(*args, **kwargs)
         recorder.generators.keep(kwargs)
         if func._schema.is_mutable or written_arguments(func, args, kwargs):
@@ -101,13 +107,9 @@ class _AtenMode(TorchDispatchMode):
         if live:
             _refuse_sizes_from_numbers(recorder, func, args, kwargs)
         made = func(*args, **kwargs)
-        if (
-            live
-            and isinstance(made, (bool, int, float, complex))
-            and func is not aten.is_same_size.default
-        ):
+        if live and isinstance(made, (bool, int, float, complex)):
             # A Python number is frozen into the record, and a branch on it would hold
-            # for the example only. Comparing sizes is no such case.
+            # for the example only.
             raise refuse("the forward reads numbers of its input into Python", _REMEDY)
         random = is_random(func, args, kwargs)
         if live or random:
@@ -134,11 +136,11 @@ class _FunctionMode(TorchFunctionMode):
         recorder = self.aten_mode.recorder
         if self.aten_mode.paused:
             return func(*args, **kwargs)
+        if transforming():
+            return self._transformed(func, args, kwargs)
         if _is_data_property(func):
             return self._data(func, args, kwargs)
-        try:
-            hash(func)
-        except TypeError:  # none of those that are known here
+        if not _is_hashable(func):  # none of those that are known here
             return func(*args, **kwargs)
         # Looking for live arguments walks through all of them, so only where it
         # matters.
@@ -165,6 +167,20 @@ class _FunctionMode(TorchFunctionMode):
         recorder.random |= is_random(WHOLE[func], args, kwargs)
         recorder.record(WHOLE[func], args, kwargs, made)
         return made
+
+    def _transformed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Inside torch.func tensors are wrapped, and a wrapper has no memory to look
+        at. What torch makes of them is seen as operations on what they wrap.
+        """
+        known = _is_hashable(func)
+        if _is_data_property(func) or (known and func in _READS_NUMBERS):
+            raise refuse(
+                "the forward looks behind torch.func (vmap, grad) at the memory of a tensor",
+                "compile the parts before and after it, or use detach()",
+            )
+        if known and (func in _COPIES_IF_NEEDED or func in _READS_STRIDES):
+            self.aten_mode.recorder.reads_strides(func.__name__)
+        return func(*args, **kwargs)
 
     def _data(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`.data` shares memory behind torch's back."""
@@ -210,6 +226,14 @@ def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:
         # −1 is torch's default: the classes are counted from the numbers.
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     return torch.is_autocast_enabled("cpu")
+
+
+def _is_hashable(func: Any) -> bool:
+    try:
+        hash(func)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_data_property(func: Any) -> bool:

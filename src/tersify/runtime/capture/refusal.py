@@ -12,12 +12,26 @@ _TORCH = Path(torch.__file__).parent
 _OURS = Path(__file__).parent.parent
 
 
+# files that look at what a forward did; the others call it
+_RECORDS = ("recorder.py", "inplace.py", "shared_memory.py", "attributes.py")
+
+
 class CannotCapture(ValueError):  # noqa: N818  (a refusal, not a fault)
     """The forward does something that no graph of operations can repeat."""
 
 
 def refuse(what: str, remedy: str) -> CannotCapture:
     return CannotCapture(f"{what}{_user_line()}; {remedy}")
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether the record raised it, and not the forward or what it called."""
+    frames = [
+        path
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if _OURS in (path := Path(frame.f_code.co_filename)).parents
+    ]
+    return bool(frames) and frames[-1].name in _RECORDS
 
 
 def _user_line() -> str:
