@@ -55,7 +55,7 @@ def test_everything_a_packed_model_holds_survives(tmp_path):
         model.recipe,
         model.metadata,
     )
-    assert {"time", "tersify", "torch"} <= set(file.provenance)
+    assert {"tersify", "torch", "machine"} <= set(file.provenance)
     for name, tensor in model.items():
         back = file[name]
         if isinstance(tensor, CompressedTensor):

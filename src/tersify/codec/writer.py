@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -176,8 +175,8 @@ def _version(directory: Directory) -> str:
 
 
 def _provenance() -> dict[str, Any]:
+    """What wrote the file, and not when: the same network gives the same bytes."""
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         # an import would tie shipping to training
         "tersify": sys.modules["tersify"].__version__,
         "torch": torch.__version__,

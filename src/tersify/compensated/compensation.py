@@ -125,10 +125,13 @@ def _measure(
     tell: Tell,
 ) -> None:
     """One pass over the batches, and the statistics of these matrices in the folder."""
-    found = statistics_of(model, matrices, batches, bf16=bf16, tell=tell)
+    sums = kept.partial()
+    found = statistics_of(model, matrices, batches, bf16=bf16, kept=sums, tell=tell)
     for matrix in matrices:
         rows, hessian = _importance(matrix, found.pop(matrix.name), frequencies)
         kept.put_statistics(matrix, rows, spread_of(hessian, settings.damping))
+    if sums is not None:
+        sums.remove()
 
 
 def _importance(

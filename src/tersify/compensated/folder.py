@@ -4,6 +4,7 @@ one matrix in memory at a time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tersify.compensated.matrices import Matrix
+from tersify.compensated.partial import PartialSums
 from tersify.compensated.settings import Compensation
 from tersify.tensor import CompressedTensor
 
@@ -58,8 +60,7 @@ class Folder:
         self._path.mkdir(parents=True, exist_ok=True)
         self._number = {matrix.name: i for i, matrix in enumerate(matrices)}
         network = {
-            m.name: [*m.weight.shape, float(m.weight.double().abs().sum())]
-            for m in matrices
+            m.name: [*m.weight.shape, _digest(m.parameter.detach())] for m in matrices
         }
         self._check(
             "network.json",
@@ -106,6 +107,10 @@ class Folder:
         torch.save(dict(content), file.with_suffix(".new"))
         os.replace(file.with_suffix(".new"), file)
 
+    def partial(self) -> PartialSums | None:
+        """The sums of a pass that was stopped, where the folder stays."""
+        return None if self._own else PartialSums(self._path / "statistics.partial")
+
     def has_statistics(self, matrix: Matrix) -> bool:
         return self._file(matrix, "statistics").exists()
 
@@ -150,3 +155,9 @@ class Folder:
 
     def put_constant(self, constant: float) -> None:
         self._write("run.json", self._read("run.json") | {"constant": constant})
+
+
+def _digest(weight: Tensor) -> str:
+    """Of the bits: a sum of them would depend on the number of threads."""
+    plain = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.blake2b(plain.data, digest_size=16).hexdigest()

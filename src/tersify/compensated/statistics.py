@@ -5,7 +5,8 @@ how its inputs go together.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tersify.calibration import Calibration
 from tersify.compensated.matrices import Matrix
+from tersify.compensated.partial import Batches, PartialSums
 from tersify.modes import eval_mode
 
 # of a token's weight that its own gradient decides; one text tells too little to trust
@@ -50,6 +52,15 @@ class Statistics:
         )
         add_gram_(self.hessian, x * fraction.sqrt()[:, None])
         self.tokens += len(x)
+
+    def put(self, sums: Mapping[str, Any]) -> None:
+        """Go on from sums that were kept."""
+        for name, kept in sums.items():
+            mine = getattr(self, name)
+            if isinstance(mine, Tensor):
+                mine.copy_(kept)
+            else:
+                setattr(self, name, kept)
 
     def add_embedded(self, ids: Tensor, gradient: Tensor) -> None:
         assert self.counts is not None
@@ -152,25 +163,20 @@ def statistics_of(
     calibration: Calibration,
     *,
     bf16: bool = False,
+    kept: PartialSums | None = None,
     tell: Callable[[str, int, int], None] = lambda what, done, all_of_it: None,
 ) -> dict[str, Statistics]:
     """One forward and backward pass a batch; memory is that of one batch and of the
     Hessians.
+
+    With `kept` a pass that was stopped goes on behind its last kept batch.
     """
     taps = _Taps()
-    device = next(model.parameters()).device
     try:
         for matrix in matrices:
             taps.watch(matrix)
         with eval_mode(model), torch.enable_grad(), _only_activations(model, matrices):
-            count = sum(1 for _ in calibration.batches)
-            for number, (inputs, targets) in enumerate(calibration.pairs(), 1):
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    outputs = model(inputs)
-                loss = calibration.loss(outputs, targets)
-                if loss.requires_grad:
-                    loss.backward()
-                tell("statistics", number, count)
+            _walk(model, taps.made, calibration, bf16=bf16, kept=kept, tell=tell)
     finally:
         for hook in taps.hooks:
             hook.remove()
@@ -181,6 +187,69 @@ def statistics_of(
                 f"no calibration batch reached {name!r}; give batches that use all of the network"
             )
     return taps.made
+
+
+def _walk(
+    model: nn.Module,
+    made: Mapping[str, Statistics],
+    calibration: Calibration,
+    *,
+    bf16: bool,
+    kept: PartialSums | None,
+    tell: Callable[[str, int, int], None],
+) -> None:
+    device = next(model.parameters()).device
+    count = sum(1 for _ in calibration.batches)
+    seen, skipped = Batches(), _resumed(made, calibration, kept, bf16=bf16)
+    whole = False  # whether the sums are those of `seen`, and not kept yet
+    try:
+        for number, (inputs, targets) in enumerate(calibration.pairs(), 1):
+            if number > skipped:
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                    outputs = model(inputs)
+                loss = calibration.loss(outputs, targets)
+                whole = False
+                if loss.requires_grad:
+                    loss.backward()
+            if kept is not None:
+                seen.add(inputs, targets)
+                whole = number > skipped
+                if whole and kept.is_due():
+                    kept.keep(_sums(made), seen, bf16=bf16)
+                    whole = False
+            tell("statistics", number, count)
+    except BaseException:
+        # Ctrl-C, for instance: only within a backward pass is there nothing to keep
+        if whole and kept is not None:
+            kept.keep(_sums(made), seen, bf16=bf16)
+        raise
+
+
+def _sums(made: Mapping[str, Statistics]) -> dict[str, dict[str, Any]]:
+    return {name: dict(vars(own)) for name, own in made.items()}
+
+
+def _resumed(
+    made: Mapping[str, Statistics],
+    calibration: Calibration,
+    kept: PartialSums | None,
+    *,
+    bf16: bool,
+) -> int:
+    """How many batches the sums have from a pass that was stopped; they are in `made`
+    then.
+    """
+    found = None if kept is None else kept.found(set(made), bf16=bf16)
+    if found is None:
+        return 0
+    seen = Batches()
+    for inputs, targets in itertools.islice(calibration.pairs(), found["batches"]):
+        seen.add(inputs, targets)
+    if (seen.count, seen.digest()) != (found["batches"], found["digest"]):
+        return 0  # of other texts
+    for name, own in made.items():
+        own.put(found["sums"][name])
+    return seen.count
 
 
 def next_token_loss(outputs: Any, ids: Tensor) -> Tensor:
