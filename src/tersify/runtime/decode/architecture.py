@@ -19,7 +19,7 @@ ACTIVATIONS = {
     "relu2": ("CLAMP", True),
 }
 # rotations that change with the length of the text
-LENGTHENING = ("dynamic", "longrope")
+LENGTHENING = ("dynamic", "longrope")  # or a name that holds one of these
 
 
 class UnknownModelError(ValueError):
@@ -90,7 +90,8 @@ def _check_rotation(config: Any) -> None:
     # text cannot be served.
     rotation = getattr(config, "rope_parameters", None) or {}
     kind = rotation.get("rope_type", "default")
-    if kind in LENGTHENING or "rope_theta" not in rotation:
+    lengthening = any(word in kind for word in LENGTHENING)
+    if lengthening or "rope_theta" not in rotation:
         raise UnknownModelError(
             f"rotations of type {kind!r} with these settings have no kernel"
         )

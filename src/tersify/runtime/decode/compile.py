@@ -17,6 +17,7 @@ from tersify.cpus import usable_cpus
 from tersify.modes import eval_mode
 from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
 from tersify.runtime.decode.decoder import Decoder, Rotation
+from tersify.runtime.decode.known_code import unknown_part
 from tersify.runtime.decode.language_model import LanguageModel
 from tersify.runtime.decode.network import Network
 from tersify.runtime.decode.source import ROUNDING_CLASSES, MappingSource, ModuleSource
@@ -78,6 +79,9 @@ def _compiled(
     model: Any, kernels: Kernels, precision: str, context: int | None, cache: str
 ) -> LanguageModel:
     architecture = architecture_of(model.config)
+    unknown = unknown_part(model)
+    if unknown is not None:
+        raise UnknownModelError(unknown)
     if context is not None:
         # Learned positions end with their table; rotations go on.
         most = architecture.context if architecture.positions is not None else None

@@ -37,7 +37,7 @@ def with_loop(model: Any, decode: Callable[..., Any]) -> Any:
     loops = {"_sample": sample, "_assisted_decoding": assisted, "_beam_search": beams}
     # Some of transformers' checks and warnings read the name of the class.
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    made = object.__new__(type(kind.__name__, (kind,), {**loops, **named}))
+    made: Any = object.__new__(type(kind.__name__, (kind,), {**loops, **named}))
     object.__setattr__(made, "__dict__", model.__dict__)
     return made
 
