@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.decode import hf_loop
@@ -17,6 +17,7 @@ from tersify.runtime.decode.decoder import Decoder
 from tersify.runtime.decode.generating import say_torch_runs, with_loop
 from tersify.runtime.decode.sampling import Sampling
 from tersify.runtime.decode.streaming import Streaming
+from tersify.runtime.decode.unchanged import Snapshot
 
 
 class LanguageModel(Streaming):
@@ -30,7 +31,7 @@ class LanguageModel(Streaming):
     def __init__(self, decoder: Decoder, model: Any) -> None:
         self._decoder = decoder
         self._model = model
-        self._unchanged = _versions(model)
+        self._compiled_from = Snapshot(model)
         self._lock = Lock()
         self._generating: Any = None  # made when it is first needed
         # the tokens of slot 0: a text that goes on need not be read again
@@ -185,9 +186,10 @@ class LanguageModel(Streaming):
         # The parent may have been forked in the middle of a text.
         if self._lock.was_forked:
             self._seen = []
-        if _versions(self._model) != self._unchanged:
+        difference = self._compiled_from.difference()
+        if difference is not None:
             raise ValueError(
-                "the model's weights were changed after it was compiled; compile it again"
+                f"{difference} changed after it was compiled; compile it again"
             )
 
 
@@ -200,14 +202,3 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
             break
         shared += 1
     return shared
-
-
-def _versions(model: nn.Module) -> list[tuple[int, int]]:
-    """What a write to any parameter or buffer changes."""
-    # Tensors made in inference mode count no versions.
-    tensors = (*model.parameters(), *model.buffers())
-    return [
-        (x.data_ptr(), -1 if x.is_inference() else x._version)
-        for x in tensors
-        if x.device.type == "cpu"
-    ]
