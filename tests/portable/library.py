@@ -11,6 +11,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+import machines
 import numpy as np
 import pytest
 
@@ -58,14 +59,15 @@ def built() -> Path:
         "Ninja",
         "-DTERSIFY_LIBRARY=ON",
     ]
-    made = subprocess.run(given, capture_output=True, text=True, check=False)
-    if "needs zstd" in made.stderr:
-        pytest.skip("libtersify needs zstd's headers (libzstd-dev)")
-    assert made.returncode == 0, made.stderr
-    built = subprocess.run(
-        ["ninja", "-C", str(BUILD)], capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stdout[-4000:]
+    with machines.alone_in(BUILD):
+        made = subprocess.run(given, capture_output=True, text=True, check=False)
+        if "needs zstd" in made.stderr:
+            pytest.skip("libtersify needs zstd's headers (libzstd-dev)")
+        assert made.returncode == 0, made.stderr
+        built = subprocess.run(
+            ["ninja", "-C", str(BUILD)], capture_output=True, text=True, check=False
+        )
+        assert built.returncode == 0, built.stdout[-4000:]
     return BUILD
 
 

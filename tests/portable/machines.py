@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +18,17 @@ MACHINES = {
 }
 # clang is the compiler here that knows vectors of RISC-V.
 RISCV_CLANG = "clang++-19"
+
+
+@contextmanager
+def alone_in(build: Path) -> Iterator[None]:
+    """Tests run in several processes, and two that build into one folder destroy each
+    other's files.
+    """
+    build.parent.mkdir(parents=True, exist_ok=True)
+    with build.with_name(build.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def missing(machine: str) -> str:
@@ -42,8 +56,9 @@ def program_for(
         f"-DTERSIFY_ZSTD_SOURCE={ZSTD}",
         *options,
     ]
-    for command in (given, ["ninja", "-C", str(build), target.split("/")[1]]):
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise RuntimeError(made.stdout[-4000:] + made.stderr[-2000:])
+    with alone_in(build):
+        for command in (given, ["ninja", "-C", str(build), target.split("/")[1]]):
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise RuntimeError(made.stdout[-4000:] + made.stderr[-2000:])
     return [emulator, str(build / "csrc" / target)]

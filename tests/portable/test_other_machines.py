@@ -18,6 +18,7 @@ import tersify
 from tersify import codec
 from tersify.runtime.portable import Replay, read_program
 
+pytestmark = pytest.mark.long  # builds for other machines
 ALL_KERNELS = ("runtime/kernel_check", "-DTERSIFY_PLANS_ONLY=OFF")
 
 
@@ -29,14 +30,7 @@ def program_for(
     return machines.program_for(machine, target, *options, name=name)
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        pytest.param("aarch64", marks=pytest.mark.long),
-        pytest.param("armhf", marks=pytest.mark.slow),
-        pytest.param("riscv64", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("machine", machines.MACHINES)
 def test_another_machine_makes_the_bits_of_this_one(
     machine: str, tmp_path: Path
 ) -> None:
@@ -64,47 +58,51 @@ def test_another_machine_makes_the_bits_of_this_one(
             )
 
 
-def kernels_agree_on(cpu: str, command: list[str]) -> set[str]:
-    """Runs the check under qemu; returns the instruction sets that it found."""
+def assert_kernels_agree(
+    cpu: str, command: list[str], isas: set[str], checked: set[str]
+) -> None:
+    """The CPU under qemu has these instruction sets, and the kernels of some agree with
+    plain loops.
+    """
     emulator, program = command
+    asked = [emulator, "-cpu", cpu, program]
+    named = subprocess.run([*asked, "--isas"], capture_output=True, text=True)
+    assert set(named.stdout.split()) == isas
     done = subprocess.run(
-        [emulator, "-cpu", cpu, program, "--quick"],
+        [*asked, "--quick", *sorted(checked)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all kernels agree")
-    return {line.split()[0] for line in done.stdout.splitlines()[:-1]}
+    assert {line.split()[0] for line in done.stdout.splitlines()[:-1]} == checked
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cpu", "isas"),
+    ("cpu", "isas", "checked"),
     [
-        ("cortex-a72", {"portable"}),
-        ("cortex-a76", {"portable", "dotprod", "neonfp16"}),
-        ("max", {"portable", "dotprod", "i8mm", "neonfp16"}),
+        ("cortex-a72", {"neon"}, {"neon"}),
+        ("cortex-a76", {"neon", "dotprod", "neonfp16"}, {"dotprod"}),
+        ("max", {"neon", "dotprod", "i8mm", "neonfp16"}, {"i8mm"}),
+        ("max", {"neon", "dotprod", "i8mm", "neonfp16"}, {"neonfp16"}),
     ],
 )
 def test_kernels_of_arm_agree_and_only_those_of_the_cpu_run(
-    cpu: str, isas: set[str]
+    cpu: str, isas: set[str], checked: set[str]
 ) -> None:
     command = program_for("aarch64", *ALL_KERNELS, name="aarch64-all")
-    assert kernels_agree_on(cpu, command) == isas
+    assert_kernels_agree(cpu, command, isas, checked)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cpu", "isas"),
-    [
-        ("rv64", {"portable"}),
-        ("rv64,v=true,vlen=128", {"portable", "rvv"}),
-        ("rv64,v=true,vlen=256", {"portable", "rvv"}),
-    ],
-)
-def test_kernels_of_riscv_agree_and_only_those_of_the_cpu_run(
-    cpu: str, isas: set[str]
-) -> None:
+@pytest.mark.parametrize("machine", ["armhf", "riscv64"])
+def test_portable_kernels_agree(machine: str) -> None:
+    cpu = {"armhf": "max", "riscv64": "rv64"}[machine]
+    command = program_for(machine, "runtime/kernel_check")
+    assert_kernels_agree(cpu, command, {"portable"}, {"portable"})
+
+
+@pytest.mark.parametrize("length", [128, 256])
+def test_kernels_of_riscv_agree_and_only_those_of_the_cpu_run(length: int) -> None:
     if shutil.which(machines.RISCV_CLANG) is None:
         pytest.skip(f"{machines.RISCV_CLANG} is not installed")
     command = program_for(
@@ -114,4 +112,27 @@ def test_kernels_of_riscv_agree_and_only_those_of_the_cpu_run(
         "-DCMAKE_CXX_COMPILER_TARGET=riscv64-linux-gnu",
         name="riscv64-vectors",
     )
-    assert kernels_agree_on(cpu, command) == isas
+    cpu = f"rv64,v=true,vlen={length}"
+    assert_kernels_agree(cpu, command, {"portable", "rvv"}, {"rvv"})
+
+
+def test_the_baseline_of_arm_is_called_neon_and_portable_means_the_same(
+    tmp_path: Path,
+) -> None:
+    command = program_for("aarch64")
+    model, example = networks()["ternary"]
+    path = tmp_path / "net.terse"
+    tersify.save(packed(model), path, network=model, example=example, plan="fp32")
+    np.save(tmp_path / "in.npy", example.numpy())
+    printed = [
+        subprocess.run(
+            [*command, path, tmp_path / "in.npy", "--isa", isa],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for isa in ("neon", "portable", "sse2")
+    ]
+    assert [done.returncode for done in printed] == [0, 0, 1]
+    assert printed[0].stdout == printed[1].stdout
+    assert "it has: neon" in printed[2].stderr

@@ -39,7 +39,7 @@ typedef enum { TERSIFY_FLOAT32 = 0, TERSIFY_INT64 = 1 } tersify_dtype;
 typedef struct tersify_model tersify_model;
 typedef struct tersify_session tersify_session;
 
-/* An input or output. A size of -1 is the batch. The pointers live as long as the model. */
+/* An input or output. A size of -1 is the batch, one of -2 changes with the length: tersify_sizes says how. The pointers live as long as the model. */
 typedef struct {
   const char* name;
   tersify_dtype dtype;
@@ -60,7 +60,7 @@ typedef struct {
 
 typedef struct {
   int threads;         /* 0: one */
-  const char* isa;     /* null: the best of this CPU; else a name such as "portable" or "avx2" */
+  const char* isa;     /* null: the best of this CPU; else "portable", "avx2", "neon" and others */
   uint64_t max_bytes;  /* of activations; 0: 2 GiB */
 } tersify_options;
 
@@ -84,6 +84,13 @@ TERSIFY_API void tersify_close(tersify_model* model);
 TERSIFY_API tersify_status tersify_describe(const tersify_model* model, tersify_facts* facts);
 TERSIFY_API tersify_status tersify_input(const tersify_model* model, size_t number, tersify_port* port);
 TERSIFY_API tersify_status tersify_output(const tersify_model* model, size_t number, tersify_port* port);
+/* Which lengths the plan runs: least, step and most, or three zeros where it has one length alone. */
+TERSIFY_API tersify_status tersify_lengths(const tersify_model* model, int64_t lengths[3]);
+/* The sizes of an output, or of an input where `output` is 0, for a batch and, where the plan leaves it free, a length:
+ * as many as the port's rank, written to `shape`. What the plan does not run is refused, and the sentence says what it
+ * runs. */
+TERSIFY_API tersify_status tersify_sizes(const tersify_model* model, int output, size_t number, int64_t batch,
+                                         int64_t length, int64_t* shape);
 /* The name of a class; null where there is none. */
 TERSIFY_API const char* tersify_label(const tersify_model* model, size_t number);
 
@@ -92,7 +99,8 @@ TERSIFY_API tersify_status tersify_session_new(const tersify_model* model, const
                                                tersify_session** session);
 TERSIFY_API void tersify_session_free(tersify_session* session);
 
-/* Tensors in the order of the ports, of exactly the sizes that the ports have with this batch. */
+/* Tensors in the order of the ports, of exactly the sizes that the ports have with this batch. Where the length is free,
+ * it is what the inputs have. */
 TERSIFY_API tersify_status tersify_run(tersify_session* session, int64_t batch, const tersify_tensor* inputs,
                                        const tersify_tensor* outputs);
 /* The same, and calls `step` with the kernel and the microseconds of every step. */

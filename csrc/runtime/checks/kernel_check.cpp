@@ -1,5 +1,6 @@
 // Every kernel of every instruction set of this CPU against plain loops (reference.hpp) on random shapes, and, where the
 // bits must be the same everywhere, against the portable one. Then how long some take (not with --quick).
+// `kernel_check --quick ISA ...` checks these alone, `kernel_check --isas` names those of this CPU,
 // `kernel_check --layer KIND ISA VECTORS` runs one layer once and checks nothing.
 // One static program, for machines that have nothing but the CPU: cmake --build BUILD --target kernel_check
 #include <algorithm>
@@ -87,9 +88,15 @@ int main(int count, char** arguments) {
     run(one_layer(arguments[2], std::atoi(arguments[4])), isa_named(arguments[3]), 1);
     return 0;
   }
+  if (count == 2 && std::strcmp(arguments[1], "--isas") == 0) {
+    for (Isa isa : available_isas()) std::printf("%s\n", isa_name(isa).c_str());
+    return 0;
+  }
   const bool quick = count > 1 && std::strcmp(arguments[1], "--quick") == 0;
+  std::vector<Isa> wanted;
+  for (int i = 2; quick && i < count; ++i) wanted.push_back(isa_named(arguments[i]));
   bool good = true;
-  for (Isa isa : available_isas()) {
+  for (Isa isa : wanted.empty() ? available_isas() : wanted) {
     good = all_agree(isa) && good;
     if (!quick && isa != Isa::Portable) print_times(isa);
   }

@@ -307,7 +307,7 @@ void LinearInt8Weights::pack(ByteRows bytes, bool streamed, bool may_look_up) {
     if ((streamed ? double(packed->resident_bytes()) : packed->cost(1)) < least) picks = packed;
   }
   if (looks_up && !picks) lookups = std::make_shared<LookupMatrix>(bytes, threads, form, pages);
-  if (ternary && pair_kernels_of(isa).sums) pairs = std::make_shared<PairMatrix>(bytes, threads);
+  if (ternary && !picks && pair_kernels_of(isa).sums) pairs = std::make_shared<PairMatrix>(bytes, threads);
   if (tiles || (!picks && !lookups && !pairs)) codes = std::make_shared<CodeMatrix>(bytes, threads, pages);
 }
 

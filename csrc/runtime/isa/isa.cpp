@@ -74,6 +74,14 @@ bool has_rvv() {
 }
 #endif
 
+// What portable code is called where its vectors have a name of their own; the other name works, too.
+constexpr const char* kPortable = "portable";
+#if defined(__aarch64__)
+constexpr const char* kBaseline = "neon";
+#else
+constexpr const char* kBaseline = kPortable;
+#endif
+
 bool has_fp16() {
 #if defined(TERSIFY_FP16) && defined(__x86_64__)
   return cpu_features().avx512fp16;
@@ -139,7 +147,7 @@ std::string isa_name(Isa isa) {
     case Isa::Rvv:
       return "rvv";
     default:
-      return "portable";
+      return kBaseline;
   }
 }
 
@@ -173,7 +181,7 @@ PickSums pick_sums_of(Isa isa) {
 #if defined(__x86_64__)
   if (permutes_bytes(isa)) return vbmi_pick_sums;
 #elif defined(__aarch64__)
-  if (isa != Isa::Portable) return neon_pick_sums;
+  return isa == Isa::Portable ? neon_pick_sums : dotprod_pick_sums;
 #else
   (void)isa;
 #endif
@@ -218,6 +226,7 @@ BitSums bit_sums_of(Isa isa) {
 }
 
 Isa isa_named(const std::string& name) {
+  if (name == kPortable) return Isa::Portable;
   std::string known;
   for (Isa isa : available_isas()) {
     if (isa_name(isa) == name) return isa;

@@ -115,7 +115,7 @@ void add_neon_fp16(Kernels& kernels);
 const Kernels& rvv_kernels();
 const Kernels& amx_kernels(const Kernels& rest);  // tiles, and all else from `rest`, the same at every call
 using PickSums = void (*)(const PickTask&);
-extern const PickSums vbmi_pick_sums, neon_pick_sums;
+extern const PickSums vbmi_pick_sums, neon_pick_sums, dotprod_pick_sums;
 using LookupSums = void (*)(const LookupTask&);
 extern const LookupSums vbmi_lookup_sums;
 extern const PairKernels neon_pair_kernels;

@@ -1,44 +1,22 @@
-// Sparse ternary products with 8-bit activations: one table of 64 bytes gives 16 activations from a window of 64, one
-// product of bytes adds four for each of four rows. Activations lose their 128 as they are read, so no zeros are left
-// to take off.
-#include <arm_neon.h>
-
-#include "isa/kernel_table.hpp"
-
-#define UNROLL _Pragma("GCC unroll 16")
+// Picked activations on every CPU with NEON: products of 16 bits, added in pairs.
+#include "kernels/linear-picks-i8/linear_picks_i8_neon.hpp"
 
 namespace tersify {
 namespace {
 
-constexpr int kParts = kPickStepBytes / 16;  // vectors of a step: four rows each
+struct PairSums {
+  int32x4_t low = vdupq_n_s32(0), high = vdupq_n_s32(0);  // of two rows each, in two parts
 
-inline uint8x16x4_t window_at(const uint8_t* x) {
-  const uint8x16_t zero = vdupq_n_u8(kByteZero);
-  uint8x16x4_t window = vld1q_u8_x4(x);
-  UNROLL
-  for (int i = 0; i < 4; ++i) window.val[i] = veorq_u8(window.val[i], zero);
-  return window;
-}
-
-void pick_sums(const PickTask& t) {
-  const uint8x16_t places = vdupq_n_u8(0x3f), signs = vdupq_n_u8(0xc0);
-  int32x4_t sums[kParts] = {};
-  const uint8_t* entries = t.entries;
-  for (int w = 0; w < t.windows; ++w) {
-    const uint8x16x4_t window = window_at(t.x + t.positions[w]);
-    for (int s = 0; s < t.steps; ++s, entries += kPickStepBytes) UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      const uint8x16_t entry = vld1q_u8(entries + 16 * part);
-      const int8x16_t picked = vreinterpretq_s8_u8(vqtbl4q_u8(window, vandq_u8(entry, places)));
-      sums[part] = vdotq_s32(sums[part], picked, vreinterpretq_s8_u8(vandq_u8(entry, signs)));
-    }
+  void add(int8x16_t picked, int8x16_t entry) {
+    const int8x16_t signs = vshrq_n_s8(entry, 6);
+    low = vpadalq_s16(low, vmull_s8(vget_low_s8(picked), vget_low_s8(signs)));
+    high = vpadalq_s16(high, vmull_high_s8(picked, signs));
   }
-  UNROLL
-  for (int part = 0; part < kParts; ++part) vst1q_s32(t.sums + 4 * part, vshrq_n_s32(sums[part], 6));  // a sign is ±64
-}
+  int32x4_t all() const { return vpaddq_s32(low, high); }
+};
 
 }  // namespace
 
-const PickSums neon_pick_sums = pick_sums;
+const PickSums neon_pick_sums = pick_sums<PairSums>;
 
 }  // namespace tersify
