@@ -57,3 +57,31 @@ def test_a_random_run_draws_other_examples_every_time_and_says_how_to_repeat_the
     }
     assert len(seeds) == 2
     assert "hypothesis draws the same every time" in run(ci=False).stdout
+
+
+PACKAGES = {
+    "g++-aarch64-linux-gnu": "ARM",
+    "g++-arm-linux-gnueabihf": "ARM",
+    "g++-riscv64-linux-gnu": "RISC-V",
+    "clang-19": "RISC-V",
+    "gcc-arm-none-eabi": "microcontrollers",
+    "qemu-system-arm": "microcontrollers",
+    "emscripten": "browsers",
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_ci_installs_what_tests_on_other_machines_need_or_says_what_is_skipped(package):
+    script = (HERE.parent / ".ci" / "run").read_text()
+    (block,) = [
+        part for part in re.split(r"^fi$", script, flags=re.M) if package in part
+    ]
+    assert re.search(rf'echo ".*{PACKAGES[package]}.* skipped"', block)
+    assert "apt-get install" in block
+
+
+def test_ci_is_a_script_that_a_shell_reads():
+    subprocess.run(["bash", "-n", HERE.parent / ".ci" / "run"], check=True)
+    # what is built before the tests is what they look for
+    script = (HERE.parent / ".ci" / "run").read_text()
+    assert script.index("make wasm") < script.index("CI=true make test\n")
