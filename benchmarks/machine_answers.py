@@ -36,14 +36,18 @@ EMULATED_BATCH = 40  # images of one process under qemu
 # A layer of 64 rows, of which an engine needs one block and no other kernel: kernel_check
 # --layer. Kind: name in the record, instruction sets, vectors, functions of the kernel.
 ROWS, FEATURES, VECTORS = 64, 2048, (1, 2, 4, 16)
+POSITIONS, WINDOW = 8 * 8, 3 * 3 * 64  # of a convolution
 ISAS = ("portable", "dotprod", "i8mm")
 CODES = r"ISA\S*(?:code|word)_(?:sums|fields|vectors)|pair_(?:tables|sums)"
 LAYERS = {
     "signs": ("two_bit", ISAS, VECTORS, CODES),
     "table": ("four_bit", ISAS, (1,), CODES),
-    "sparse": ("picked", ("dotprod", "i8mm"), (1,), "pick_sums"),
+    "sparse": ("picked", ISAS, (1,), "pick_sums"),
     "bits": ("bits", ("portable",), (1,), r"ISA\S*bit_sums"),
+    "conv": ("conv_two_bit", ISAS, (1,), CODES),
+    "lists": ("conv_fp16_lists", ("portable", "neonfp16"), (1,), r"ISA\S*Fp16Lanes"),
 }
+PLUGIN = Path(__file__).with_name("count_instructions.c")
 
 
 def here() -> Path:
@@ -127,9 +131,13 @@ def _in_wasm(path: Path, images: np.ndarray, work: Path) -> np.ndarray:
 
 
 def products_an_instruction(work: Path) -> dict[str, float]:
-    """Products of one layer by the executed instructions of its kernel, which qemu counts."""
-    links = work / "links.map"
-    emulator, program = program_for(
+    """Products of one layer by the executed instructions of its kernel, which a plugin of
+    qemu counts.
+    """
+    links, plugin = work / "links.map", work / "count_instructions.so"
+    compiled = f"cc -O2 -shared -fPIC {PLUGIN} -o {plugin}"
+    subprocess.run(compiled.split(), check=True)
+    _, program = program_for(
         "aarch64",
         "runtime/kernel_check",
         f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-Map={links}",
@@ -142,20 +150,24 @@ def products_an_instruction(work: Path) -> dict[str, float]:
             for isa in isas:
                 layer = [program, "--layer", kind, isa, str(vectors)]
                 ranges = _ranges(links, functions.replace("ISA", isa))
-                executed = _executed([emulator, *layer], ranges, work / "steps.log")
+                executed = _executed(layer, ranges, plugin)
                 name = f"{key}_{isa}_{vectors}_products_an_instruction"
-                figures[name] = ROWS * FEATURES * vectors / executed
+                each = POSITIONS * WINDOW if key.startswith("conv_") else FEATURES
+                figures[name] = ROWS * each * vectors / executed
     return figures
 
 
-def _executed(command: list[str], ranges: list[tuple[int, int]], log: Path) -> int:
-    """Lines of qemu's log of single steps inside the kernel's functions."""
-    flags = ["-cpu", "max", "-singlestep", "-d", "exec,nochain", "-D", str(log)]
-    flags += ["-dfilter", ",".join(f"{begin:#x}+{size:#x}" for begin, size in ranges)]
-    emulator, *program = command
-    subprocess.run([emulator, *flags, *program], check=True)
-    with log.open() as lines:
-        return sum(line.startswith("Trace") for line in lines)
+def _executed(program: list[str], ranges: list[tuple[int, int]], plugin: Path) -> int:
+    """Instructions inside the kernel's functions. The static emulator takes no plugin:
+    `apt-get install qemu-user`.
+    """
+    out = plugin.with_suffix(".txt")
+    out.unlink(missing_ok=True)
+    given = [f"{plugin}", f"out={out}"]
+    given += [f"at={begin:#x},to={begin + size:#x}" for begin, size in ranges]
+    flags = ["-cpu", "max", "-plugin", ",".join(given)]
+    subprocess.run(["qemu-aarch64", *flags, *program], check=True)
+    return int(out.read_text())
 
 
 def _ranges(links: Path, functions: str) -> list[tuple[int, int]]:

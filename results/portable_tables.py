@@ -107,13 +107,20 @@ LAYERS = (
     ("four_bit", "four-bit table", (1,)),
     ("picked", "picked signs, 95 % zeros", (1,)),
     ("bits", "bits with bits", (1,)),
+    ("conv_two_bit", "two-bit signs, convolution", (1,)),
+    ("conv_fp16_lists", "lists of signs in fp16, convolution, 95 % zeros", (1,)),
 )
 
 
 def counts() -> str:
     """Executed instructions of a product, never times."""
     figures = read("without-python")["figures"]
-    names = {"portable": "NEON", "dotprod": "DotProd", "i8mm": "I8mm"}
+    names = {
+        "portable": "NEON",
+        "dotprod": "DotProd",
+        "i8mm": "I8mm",
+        "neonfp16": "fp16",
+    }
     lines = [
         "| weights | vectors | " + " | ".join(names.values()) + " |",
         "|---|---|" + "---|" * len(names),
