@@ -145,3 +145,24 @@ def test_a_cache_of_halves_gives_nearly_the_same_logits():
     difference = (half(ids) - exact(ids)).abs().max() / exact(ids).abs().max()
     assert 0 < difference < 5e-3
     assert 2 * half.cache_bytes() == exact.cache_bytes()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+def test_logits_behind_padding_are_those_of_the_model_with_the_same_mask(family):
+    model = random_model(family)
+    fast = tersify.compile(model, strict=True)
+    ids = random_ids(3, 20)
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    mask[2, :13] = 0
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits * mask[..., None]
+    assert (fast(ids, mask) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+def test_padding_beyond_the_last_learned_position_is_refused():
+    fast = tersify.compile(random_model("gpt2"), strict=True)
+    mask = torch.zeros(1, 513, dtype=torch.int64)
+    mask[0, -4:] = 1
+    with pytest.raises(ValueError, match="513 tokens, padding among them"):
+        fast(random_ids(1, 513), mask)

@@ -136,3 +136,53 @@ def test_a_model_in_training_mode_is_compiled_as_it_evaluates():
     with torch.no_grad():
         wanted = model.eval()(random_ids(1, 9)).logits
     assert (fast(random_ids(1, 9)) - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+def test_a_stream_of_two_texts_is_refused():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    for given in (random_ids(2, 5), [[3, 4], [5, 6]], random_ids(1, 2, 5)):
+        with pytest.raises(ValueError, match="a stream is of one text"):
+            fast.stream(given, max_new_tokens=2)
+    one = list(fast.stream(random_ids(1, 5), max_new_tokens=3))
+    assert list(fast.stream(random_ids(1, 5)[0], max_new_tokens=3)) == one
+    assert list(fast.stream(random_ids(1, 5).tolist(), max_new_tokens=3)) == one
+
+
+@pytest.mark.parametrize("bad", ["a", 2.5, [3, "a"], [None], True, {"id": 3}])
+def test_tokens_that_end_a_stream_are_whole_numbers(bad):
+    fast = tersify.compile(random_model("llama"), strict=True)
+    with pytest.raises(ValueError, match="eos_token_id is the number of a token"):
+        fast.stream(random_ids(1, 5), max_new_tokens=2, eos_token_id=bad)
+
+
+def test_tokens_that_end_a_stream_may_be_a_tensor_or_none():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    text = list(fast.stream(random_ids(1, 12), max_new_tokens=9))
+    wanted = text[: text.index(text[2]) + 1]
+    ends = (torch.tensor(text[2]), torch.tensor([text[2]]), (text[2],), text[2])
+    for end in ends:
+        given = fast.stream(random_ids(1, 12), max_new_tokens=9, eos_token_id=end)
+        assert list(given) == wanted
+    for none in (None, [], torch.tensor([], dtype=torch.int64)):
+        given = fast.stream(random_ids(1, 12), max_new_tokens=9, eos_token_id=none)
+        assert list(given) == text
+
+
+def test_settings_of_a_stream_of_another_kind_are_one_sentence():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    for name, bad, said in (
+        ("generator", 3, "generator is a torch.Generator"),
+        ("do_sample", "no", "do_sample is True or False"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fast.stream(random_ids(1, 5), max_new_tokens=2, **{name: bad})
+
+
+def test_a_mask_may_be_a_list_and_is_refused_where_it_is_none():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    ids = random_ids(1, 4)
+    assert torch.equal(
+        fast(ids, [[0, 1, 1, 1]]), fast(ids, torch.tensor([[0, 1, 1, 1]]))
+    )
+    with pytest.raises(ValueError, match="an attention_mask is 1 for each token"):
+        fast(ids, "left")

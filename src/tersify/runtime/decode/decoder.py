@@ -72,9 +72,10 @@ class Decoder:
         start: int = 0,
         *,
         all_logits: bool = False,
+        padding: int = 0,
     ) -> Tensor:
         """The tokens from position `start` on: the logits of the last one, [1,
-        vocabulary], or of all.
+        vocabulary], or of all. Learned positions begin behind `padding`.
         """
         made = []
         for begin in range(0, len(tokens), CHUNK):
@@ -85,7 +86,7 @@ class Decoder:
             if all_logits:
                 wanted = range(len(part))
             positions = range(start + begin, start + begin + len(part))
-            logits = self.run([slot] * len(part), positions, part, wanted)
+            logits = self.run([slot] * len(part), positions, part, wanted, padding)
             if all_logits or last:
                 made.append(logits)
         return made[0] if len(made) == 1 else torch.cat(made)
@@ -96,6 +97,7 @@ class Decoder:
         positions: Sequence[int],
         tokens: Sequence[int],
         wanted: Sequence[int],
+        padding: int = 0,
     ) -> Tensor:
         """Some tokens, each of its slot and at its position there: the logits of the
         rows that are wanted.
@@ -107,7 +109,7 @@ class Decoder:
         out = torch.empty(max(len(wanted), 1), a.vocabulary if wanted else a.hidden)
         inputs = [torch.tensor(tokens, dtype=torch.int64)]
         if self.network.positions is not None:
-            inputs.append(torch.tensor(positions, dtype=torch.int64))
+            inputs.append(torch.tensor(positions, dtype=torch.int64) + padding)
         engine = self._engine(len(tokens), len(wanted))
         self._cache.set_rows(list(slots), list(positions), list(wanted) or [0])
         engine.run(

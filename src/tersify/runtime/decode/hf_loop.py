@@ -56,6 +56,12 @@ def prompts_of(
         )
     if attention_mask is None:
         return input_ids.tolist()
+    try:
+        attention_mask = torch.as_tensor(attention_mask)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"an attention_mask is 1 for each token and 0 for padding, got {attention_mask!r:.40}"
+        ) from None
     if attention_mask.shape != input_ids.shape:
         raise ValueError(
             f"an attention_mask has the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(attention_mask.shape)}"

@@ -69,20 +69,27 @@ class LanguageModel(Streaming):
     def __call__(
         self, input_ids: Tensor, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """The logits of every token, [texts, tokens, vocabulary]; zeros where the mask
-        hides one.
+        """The logits of every token, [texts, tokens, vocabulary], as the model called with
+        the same mask gives them; zeros where the mask hides one.
         """
         self._check_unchanged()
         a = self._decoder.network.architecture
         input_ids = hf_loop.tensor_of(input_ids)
         texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
+        tokens = input_ids.shape[1]
+        # Learned positions count the padding, too, unless generate says otherwise.
+        if a.positions is not None and tokens > a.context:
+            raise ValueError(
+                f"{tokens:,} tokens, padding among them, are more than the model's {a.context:,} positions"
+            )
         out = torch.zeros(*input_ids.shape, a.vocabulary)
         with self._lock:
             # The call overwrites slot 0 of the cache.
             self._seen = []
             for number, text in enumerate(texts):
-                out[number, input_ids.shape[1] - len(text) :] = self._decoder.prompt(
-                    0, text, all_logits=True
+                padding = tokens - len(text)
+                out[number, padding:] = self._decoder.prompt(
+                    0, text, all_logits=True, padding=padding
                 )
         return out
 
