@@ -173,6 +173,8 @@ def test_the_page_shows_the_largest_outputs_and_fits_its_screen(
         first = int(wanted.argmax())
         assert shown.splitlines()[0] == f"{first}: {_six(wanted[first])}"
         assert page.value("document.querySelectorAll('#rows tr').length") == 1
+        told = page.value("document.getElementById('facts').innerText")
+        assert "bytes divided by 255, since the plan does not say" in told
         wide = "(e) => e.getBoundingClientRect().right > innerWidth + 1"
         found = f"[...document.querySelectorAll('main *')].filter({wide}).length"
         assert page.value(found) == 0

@@ -19,9 +19,10 @@ async function openTerse(name, bytes) {
   held.facts = await network.open(bytes);
   held.terseBytes = bytes.byteLength;
   at("name").textContent = name;
-  const { precision, inputs, outputs } = held.facts;
+  const { precision, inputs, outputs, mean } = held.facts;
   const sizes = (ports) => ports.map(({ shape }) => shape.map((n) => (n < 0 ? "batch" : n)).join("×")).join(", ");
   const facts = { size: sizeOf(bytes.byteLength), activations: precision, takes: sizes(inputs), makes: sizes(outputs) };
+  if (inputs[0].shape.length === 4 && !mean.length) facts.images = "bytes divided by 255, since the plan does not say";
   at("facts").replaceChildren(...Object.entries(facts).flatMap(([term, text]) => {
     const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
     dt.textContent = term;
@@ -70,6 +71,8 @@ async function runImage() {
   const { inputs, mean, std, labels } = held.facts;
   const [, channels, height, width] = inputs[0].shape;
   if (inputs.length !== 1 || inputs[0].shape.length !== 4) throw new Error("the network does not take one image");
+  if (mean.length > 1 && mean.length !== channels)
+    throw new Error(`the plan has the mean of ${mean.length} channels for images, and the network takes ${channels}`);
   const numbers = floatsOf(pixelsOf(held.image, height, width), channels, mean, std);
   const ours = await network.run([numbers], { batch: 1, repeats: WARM_UP + REPEATS });
   at("largest").replaceChildren(...largest(ours.outputs[0], labels).map(({ text, share }) => {
