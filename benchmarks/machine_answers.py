@@ -134,6 +134,7 @@ def products_an_instruction(work: Path) -> dict[str, float]:
     """Products of one layer by the executed instructions of its kernel, which a plugin of
     qemu counts.
     """
+    work.mkdir(parents=True, exist_ok=True)
     links, plugin = work / "links.map", work / "count_instructions.so"
     compiled = f"cc -O2 -shared -fPIC {PLUGIN} -o {plugin}"
     subprocess.run(compiled.split(), check=True)
