@@ -274,6 +274,13 @@ def test_an_expanded_input_that_is_only_read_is_no_reason_to_complain():
     compare(fast(x, y), wanted)
 
 
+def test_a_network_that_writes_is_not_traced_as_if_it_did_not():
+    fast = compile(Applied(first_added), (torch.randn(8), torch.randn(8)))
+    traced = torch.compile(lambda x, y: fast(x, y), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="the forward writes to its inputs"):
+        traced(torch.randn(8), torch.randn(8))
+
+
 def swapped(x: Tensor, y: Tensor) -> None:
     kept = x.clone()
     x.copy_(y)

@@ -328,6 +328,12 @@ class CompiledModule(nn.Module):
             raise ValueError(
                 "call the compiled network once with inputs of this size before you trace it"
             )
+        if found.graph.written:
+            # It could be moved, or left out where nobody reads its results.
+            raise ValueError(
+                "the forward writes to its inputs or buffers, which torch does not see in an operator; call the "
+                "network outside of what is traced"
+            )
         values = {
             **found.network.plan.values(),
             **{n: Value.of(t) for n, t in found.graph.constants.items()},
