@@ -57,6 +57,7 @@ def test_int8_signs_give_the_logits_of_rounded_inputs():
     model = make_ternary_(random_model("llama"))
     fast = tersify.compile(model, precision="int8", threads=2, strict=True)
     ids = random_ids(1, 40)
+    given = fast(ids)
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear) and name != "lm_head":
             layer.register_forward_pre_hook(
@@ -64,8 +65,8 @@ def test_int8_signs_give_the_logits_of_rounded_inputs():
             )
     with torch.no_grad():
         wanted = model(ids).logits
-    assert (fast(ids) - wanted).abs().max() <= 2e-2 * wanted.abs().max()
-    assert (fast(ids) - wanted).abs().median() <= 1e-4 * wanted.abs().max()
+    assert (given - wanted).abs().max() <= 2e-2 * wanted.abs().max()
+    assert (given - wanted).abs().median() <= 1e-4 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("online", [True, False])
