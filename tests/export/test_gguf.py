@@ -11,6 +11,7 @@ import tersify
 from tersify.cli import main
 from tersify.export.gguf_blocks import encoded, parts_of
 from tersify.export.gguf_file import export_gguf
+from tersify.export.gguf_names import gguf_name, in_order
 from tersify.lab import language
 from tersify.lab.gguf import packed_gguf
 from tersify.tensor import CompressedModel
@@ -148,6 +149,47 @@ def test_a_ternary_model_goes_out_and_comes_back_bit_for_bit(
     assert small < (tmp_path / "m.gguf").stat().st_size
 
 
+def in_steps(model, most):
+    """Its projections in whole steps of a scale in half precision for each row."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "proj" in name:
+                scale = (weight.abs().amax(1, keepdim=True) / most).half().float()
+                weight.copy_((weight / scale).round().clamp(-most, most) * scale)
+            elif weight.ndim == 2:
+                weight.copy_(weight.half().float())
+    return model
+
+
+@pytest.mark.parametrize("kind", ["TQ2_0", "TQ1_0", "Q4_0", "Q8_0"])
+def test_the_package_gguf_reads_every_weight_of_our_file_exactly(
+    signs, tokenizer, tmp_path, kind
+):
+    model = signs
+    if most := {"Q4_0": 7, "Q8_0": 127}.get(kind):
+        model = in_steps(language_model(tokenizer), most)
+    path = tmp_path / "m.gguf"
+    ternary = kind if kind.startswith("TQ") else "TQ2_0"
+    counts = written(model, tokenizer, path, ternary=ternary)
+    assert (counts[kind], counts["F16"]) == (7, 1)
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    config = model.config.to_dict()
+    weights = dict(model.named_parameters())
+    assert len(read) == len(weights)
+    for name, weight in weights.items():
+        found = read[gguf_name(name)]
+        dense = gguf.quants.dequantize(found.data, found.tensor_type)
+        wanted = in_order(weight.detach(), name, config, there=True)
+        assert np.array_equal(dense.reshape(wanted.shape), wanted.numpy()), name
+
+
+@pytest.mark.parametrize("kind", ["TQ2_0", "TQ1_0"])
+def test_our_blocks_are_those_that_the_quantizer_makes_of_the_same_weights(kind):
+    rows = ternary(8, 1024)
+    theirs = gguf.quants.quantize(rows, gguf.GGMLQuantizationType[kind])
+    assert np.array_equal(encoded(rows, kind)[1], theirs)
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 def test_blocks_become_a_smaller_terse_file_losslessly(tokenizer, tmp_path, kind):
     dense = language_model(tokenizer, tied=False)
@@ -248,24 +290,36 @@ def test_a_file_that_is_cut_off_is_told_of_in_one_sentence(
         ):
             assert main(command) == 2, size
             told = capsys.readouterr().err.strip()
-            assert "damaged, cut off or no GGUF file" in told
+            why = (
+                f"its header does not fit its {size:,} bytes"
+                if size > 3
+                else "it does not begin with GGUF"
+            )
+            assert told.endswith(f"is damaged, cut off or no GGUF file: {why}")
             assert len(told.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (999, "holds tensors of the unknown type 999; convert it"),
+        (15, "holds tensors of type Q8_K, which cannot be read; convert it"),
+    ],
+)
 def test_a_type_that_nobody_knows_is_told_of_in_one_sentence(
-    signs, tokenizer, tmp_path, capsys
+    signs, tokenizer, tmp_path, capsys, number, said
 ):
     written(signs, tokenizer, tmp_path / "m.gguf")
     data = bytearray((tmp_path / "m.gguf").read_bytes())
     name = b"blk.0.attn_q.weight"
     # behind the name: the number of dimensions, the dimensions, the type
     at = data.index(name) + len(name) + 4 + 2 * 8
-    data[at : at + 4] = struct.pack("<I", 999)
+    data[at : at + 4] = struct.pack("<I", number)
     path = tmp_path / "odd.gguf"
     path.write_bytes(data)
     assert main(["convert", str(path), "--out", str(tmp_path / "m.terse")]) == 2
     told = capsys.readouterr().err.strip()
-    assert "unknown type 999" in told
+    assert said in told
     assert len(told.splitlines()) == 1
 
 
