@@ -9,8 +9,11 @@ namespace tersify::lib {
 
 class Arguments {
  public:
-  Arguments(const Plan& plan, const Json::Value& call)
-      : numbers_(plan.numbers_), items_(call.list("a call")), what_(items_.empty() ? "" : items_[0].text("a call")) {
+  Arguments(const Plan& plan, const Json::Value& call, const Sizes& sizes = {})
+      : numbers_(plan.numbers_),
+        sizes_(sizes),
+        items_(call.list("a call")),
+        what_(items_.empty() ? "" : items_[0].text("a call")) {
     if (items_.empty()) throw BadFile("a call of the plan has no name");
   }
 
@@ -23,9 +26,9 @@ class Arguments {
     if (at_ == items_.size()) throw BadFile("the plan gives '" + std::string(what_) + "' too few arguments");
     return items_[at_++];
   }
-  int count(int64_t low = INT_MIN) { return int(next().whole("an argument", low, INT_MAX)); }
+  int count(int64_t low = INT_MIN) { return int(whole(next(), "an argument", low, INT_MAX)); }
   bool flag() { return next().flag("an argument"); }
-  int64_t wide() { return next().whole("an argument", -(int64_t(1) << 48), int64_t(1) << 48); }
+  int64_t wide() { return whole(next(), "an argument", -(int64_t(1) << 48), int64_t(1) << 48); }
   float number() { return number_at(next(), false); }
   std::vector<float> vector() { return vector_of(next()); }
   std::vector<int> counts(size_t wanted) { return counts_of(next(), wanted); }
@@ -59,16 +62,21 @@ class Arguments {
   }
   std::vector<int> counts_of(const Json::Value& value, size_t wanted) const {
     std::vector<int> made;
-    for (const Json::Value& item : value.list("an argument")) made.push_back(int(item.whole("a size", INT_MIN, INT_MAX)));
+    for (const Json::Value& item : value.list("an argument"))
+      made.push_back(int(whole(item, "a size", INT_MIN, INT_MAX)));
     if (made.size() != wanted) throw BadFile("a list of the plan has another length than it must");
     return made;
+  }
+  // Of a number that may change with the batch and the length.
+  int64_t whole(const Json::Value& value, const char* what, int64_t low, int64_t high) const {
+    return sizes_.whole(value, what, low, high);
   }
   std::vector<float> vector_of(const Json::Value& value) const {
     const auto ends = value.list("a vector");
     if (ends.size() != 2) throw BadFile("a vector of the plan is [begin, count]");
     const int64_t all = int64_t(numbers_.size());
     const int64_t begin = ends[0].whole("the begin of a vector", 0, all);
-    const int64_t count = ends[1].whole("the size of a vector", 0, all - begin);
+    const int64_t count = whole(ends[1], "the size of a vector", 0, all - begin);
     for (int64_t i = begin; i < begin + count; ++i) check_finite(numbers_[size_t(i)]);
     return {numbers_.begin() + begin, numbers_.begin() + begin + count};
   }
@@ -86,8 +94,8 @@ class Arguments {
     const auto parts = value.list("an epilogue");
     if (parts.size() != 7) throw BadFile("an epilogue of the plan has 7 parts");
     Epilogue made{vector_of(parts[0]), vector_of(parts[1]), vector_of(parts[2]), vector_of(parts[3])};
-    static constexpr Activation kActivations[] = {Activation::Clamp,   Activation::Gelu, Activation::GeluTanh,
-                                                  Activation::Silu,    Activation::Sigmoid, Activation::Tanh,
+    static constexpr Activation kActivations[] = {Activation::Clamp,     Activation::Gelu,    Activation::GeluTanh,
+                                                  Activation::Silu,      Activation::Sigmoid, Activation::Tanh,
                                                   Activation::HardSwish, Activation::Leaky};
     made.activation = kActivations[parts[4].whole("an activation", 0, 7)];
     made.low = number_at(parts[5], true);
@@ -96,6 +104,7 @@ class Arguments {
   }
 
   const std::vector<float>& numbers_;
+  const Sizes sizes_;
   std::vector<Json::Value> items_;
   std::string_view what_;
   size_t at_ = 1;

@@ -1,4 +1,5 @@
 // The C border: what the classes throw becomes a code and a sentence.
+#include <algorithm>
 #include <new>
 
 #include "lib/include/tersify.h"
@@ -139,6 +140,29 @@ tersify_status tersify_output(const tersify_model* model, size_t number, tersify
   return guarded([&] {
     require(model, "the model is null");
     fill_port(model->real->plan.outputs, number, port);
+  });
+}
+
+tersify_status tersify_lengths(const tersify_model* model, int64_t lengths[3]) {
+  return guarded([&] {
+    require(model && lengths, "a model and a place for its lengths are needed, one is null");
+    const Lengths& own = model->real->plan.lengths;
+    lengths[0] = own.step ? own.least : 0;
+    lengths[1] = own.step;
+    lengths[2] = own.step ? own.most : 0;
+  });
+}
+
+tersify_status tersify_sizes(const tersify_model* model, int output, size_t number, int64_t batch, int64_t length,
+                             int64_t* shape) {
+  return guarded([&] {
+    require(model && shape, "a model and a place for the sizes are needed, one is null");
+    const Plan& plan = model->real->plan;
+    const std::vector<Port>& ports = output ? plan.outputs : plan.inputs;
+    require(number < ports.size(), "the model has fewer ports than that");
+    plan.check({batch, length});
+    const std::vector<int64_t> made = plan.shape_of(ports[number], {batch, length});
+    std::copy(made.begin(), made.end(), shape);
   });
 }
 

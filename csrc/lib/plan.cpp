@@ -12,8 +12,9 @@ constexpr uint64_t kMaxPlan = 1 << 26, kMinPlan = 1 << 20;
 constexpr uint64_t kBytesPerValue = 64;  // of parsed text
 constexpr int64_t kMaxSize = int64_t(1) << 31;
 constexpr size_t kMaxRank = 32;
+constexpr int64_t kMaxBatch = 1 << 24, kMaxLength = int64_t(1) << 31;
 
-std::vector<Port> ports_of(const Json::Value& value, bool fixed, uint64_t max_bytes) {
+std::vector<Port> ports_of(const Json::Value& value, bool fixed, bool free, uint64_t max_bytes) {
   std::vector<Port> ports;
   for (const Json::Value& item : value.list("the ports of the plan")) {
     const auto parts = item.list("a port");
@@ -25,6 +26,11 @@ std::vector<Port> ports_of(const Json::Value& value, bool fixed, uint64_t max_by
     if (!port.ids && dtype != "float32") throw BadFile("a port of the plan is of float32 or int64");
     for (const Json::Value& size : parts[1].list("the shape of a port")) {
       if (size.is_null() && (fixed || !port.shape.empty())) throw BadFile("the batch is the first axis of a port");
+      if (free && size.kind() == Json::Kind::Object) {
+        port.shape.push_back(-2);
+        port.polynomials.push_back(size);
+        continue;
+      }
       port.shape.push_back(size.is_null() ? -1 : size.whole("a size", 1, kMaxSize));
     }
     if (port.shape.size() > kMaxRank) throw BadFile("a port of the plan has too many axes");
@@ -121,8 +127,9 @@ Plan::Plan(const TerseFile& file) {
     throw BadFile("the plan has the precision '" + precision + "'; a newer library may know it");
   const Json::Value only = root.find("batch");
   batch = only.is_null() ? 0 : int(only.whole("the batch", 1, INT_MAX));
-  inputs = ports_of(root.find("inputs"), batch > 0, file.max_bytes());
-  outputs = ports_of(root.find("outputs"), batch > 0, file.max_bytes());
+  if (const Json::Value free = root.find("free"); !free.is_null()) read_lengths(free);
+  inputs = ports_of(root.find("inputs"), batch > 0, free_, file.max_bytes());
+  outputs = ports_of(root.find("outputs"), batch > 0, free_, file.max_bytes());
   for (const Port& port : outputs)
     if (port.ids) throw BadFile("an output of a plan is of float32");
   root.find("weights").list("the weights");
@@ -140,6 +147,38 @@ Plan::Plan(const TerseFile& file) {
       if (!(spread > 0)) throw BadFile("the spread of an image is above 0");
     if (mean.size() != std.size()) throw BadFile("the plan has another number of means than of spreads");
   }
+}
+
+void Plan::read_lengths(const Json::Value& given) {
+  free_ = true;
+  const Json::Value value = given.find("length");
+  if (value.is_null()) return;
+  const auto parts = value.list("the lengths");
+  if (parts.size() != 3) throw BadFile("the lengths of the plan are a least, a step and a most");
+  lengths.least = parts[0].whole("the least length", 1, kMaxLength);
+  lengths.step = parts[1].whole("the step of lengths", 1, kMaxLength);
+  lengths.most = parts[2].is_null() ? kMaxLength : parts[2].whole("the most length", lengths.least, kMaxLength);
+}
+
+void Plan::check(const Asked& asked) const {
+  if (asked.batch < 1 || asked.batch > kMaxBatch || (batch && asked.batch != batch))
+    throw std::invalid_argument("the plan runs a batch of " + (batch ? std::to_string(batch) : "1 or more") + ", got " +
+                                std::to_string(asked.batch));
+  if (!lengths.step) return;
+  if (asked.length < lengths.least || asked.length > lengths.most || (asked.length - lengths.least) % lengths.step)
+    throw std::invalid_argument("the plan runs lengths of " + std::to_string(lengths.least) + " to " +
+                                std::to_string(lengths.most) + " in steps of " + std::to_string(lengths.step) +
+                                ", got " + std::to_string(asked.length));
+}
+
+std::vector<int64_t> Plan::shape_of(const Port& port, const Asked& asked) const {
+  std::vector<int64_t> made;
+  size_t at = 0;
+  for (const int64_t size : port.shape)
+    made.push_back(size == -2   ? sizes_of(asked).whole(port.polynomials[at++], "a size", 1, kMaxSize)
+                   : size == -1 ? asked.batch
+                                : size);
+  return made;
 }
 
 Plan::Weights Plan::pack(const TerseFile& file, const std::shared_ptr<Workspace>& workspace) const {
@@ -179,16 +218,15 @@ Plan::Weights Plan::pack(const TerseFile& file, const std::shared_ptr<Workspace>
       made.push_back(std::make_shared<LinearWeights>(workspace, numbers.data(), shape[0], shape[1], kind,
                                                      std::move(table), a.flag()));
     } else if (how == "linear_i8") {
-      made.push_back(
-          std::make_shared<LinearInt8Weights>(workspace, numbers.data(), shape[0], shape[1], a.flag()));
+      made.push_back(std::make_shared<LinearInt8Weights>(workspace, numbers.data(), shape[0], shape[1], a.flag()));
     } else if (how == "recurrent") {
       const Cell cell = a.flag() ? Cell::Gru : Cell::Lstm;
       made.push_back(
           std::make_shared<RecurrentWeights>(workspace, numbers.data(), shape[0], shape[1], cell, a.vector()));
     } else if (how == "embedding") {
       std::vector<float> levels = a.vector(), scale = a.vector();
-      made.push_back(std::make_shared<EmbeddingWeights>(numbers.data(), shape[0], shape[1], std::move(levels),
-                                                        std::move(scale)));
+      made.push_back(
+          std::make_shared<EmbeddingWeights>(numbers.data(), shape[0], shape[1], std::move(levels), std::move(scale)));
     } else {
       throw BadFile("the plan packs a weight as '" + std::string(how) + "'; a newer library may know it");
     }

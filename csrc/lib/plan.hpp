@@ -7,6 +7,7 @@
 
 #include "engine/engine.hpp"
 #include "lib/json.hpp"
+#include "lib/sizes.hpp"
 #include "lib/terse_file.hpp"
 
 namespace tersify::lib {
@@ -14,7 +15,19 @@ namespace tersify::lib {
 struct Port {
   std::string name;
   bool ids = false;
-  std::vector<int64_t> shape;  // −1 is the batch
+  std::vector<int64_t> shape;            // −1 is the batch, −2 changes with the length
+  std::vector<Json::Value> polynomials;  // of the sizes that are −2, in order
+};
+
+// The sizes of one run.
+struct Asked {
+  int64_t batch, length;
+  bool operator==(const Asked& other) const { return batch == other.batch && length == other.length; }
+};
+
+// least, least + step, … up to most; a step of 0: the plan has one length.
+struct Lengths {
+  int64_t least = 1, step = 0, most = 1;
 };
 
 class Plan {
@@ -23,6 +36,7 @@ class Plan {
 
   std::string precision;
   int batch = 0;  // 0: any
+  Lengths lengths;
   std::vector<Port> inputs, outputs;
   std::vector<std::string> labels;
   std::vector<float> mean, std;
@@ -30,12 +44,18 @@ class Plan {
   using Weights = std::vector<std::shared_ptr<PackedWeights>>;
   // Every weight packed for the workspace, one after the other.
   Weights pack(const TerseFile& file, const std::shared_ptr<Workspace>& workspace) const;
-  // An engine for this batch. All its values together take no more than `max_bytes`.
-  std::unique_ptr<Engine> engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace, int batch,
-                                 uint64_t max_bytes) const;
+  // An engine for these sizes. All its values together take no more than `max_bytes`.
+  std::unique_ptr<Engine> engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace,
+                                 const Asked& wanted, uint64_t max_bytes) const;
+  // The sizes of a port, each 1 or more.
+  std::vector<int64_t> shape_of(const Port& port, const Asked& asked) const;
+  void check(const Asked& asked) const;  // throws std::invalid_argument for sizes that the plan does not run
 
  private:
   friend class Arguments;
+  Sizes sizes_of(const Asked& asked) const { return free_ ? Sizes(asked.batch, asked.length) : Sizes(); }
+  void read_lengths(const Json::Value& given);
+  bool free_ = false;  // sizes may be polynomials
   std::vector<float> numbers_;
   std::unique_ptr<const Json> json_;
 };

@@ -178,8 +178,8 @@ class Builder {
     for (const Json::Value& item : a.next().list("axes")) {
       const auto axis = item.list("an axis");
       if (axis.size() != 4) throw BadFile("an axis of a move has 4 numbers");
-      const auto size = [&](size_t i) { return int(axis[i].whole("an axis", 0, INT_MAX)); };
-      move.axes.push_back({size(0), size(1), size(2), axis[3].whole("a stride", INT_MIN, INT_MAX)});
+      const auto size = [&](size_t i) { return int(a.whole(axis[i], "an axis", 0, INT_MAX)); };
+      move.axes.push_back({size(0), size(1), size(2), a.whole(axis[3], "a stride", INT_MIN, INT_MAX)});
     }
     move.offset = a.wide();
     move.fill = a.number();
@@ -206,13 +206,14 @@ class Builder {
 };
 
 // The ports say what a caller must hand over; they must be what the engine will read and write.
-void check_ports(const std::vector<Port>& ports, size_t count, int batch, const Engine& engine, bool outputs) {
+void check_ports(const Plan& plan, const Asked& asked, const Engine& engine, bool outputs) {
+  const std::vector<Port>& ports = outputs ? plan.outputs : plan.inputs;
+  const size_t count = outputs ? engine.output_number() : engine.input_number();
   if (ports.size() != count) throw BadFile("the plan names other inputs or outputs than it has");
   for (size_t i = 0; i < count; ++i) {
     const int64_t numbers = outputs ? engine.output_count(i) : engine.input_count(i);
     int64_t product = 1;
-    for (const int64_t size : ports[i].shape) {
-      const int64_t factor = size < 0 ? batch : size;
+    for (const int64_t factor : plan.shape_of(ports[i], asked)) {
       if (product > numbers / factor) throw BadFile("a port of the plan has another size than its value");
       product *= factor;
     }
@@ -223,19 +224,20 @@ void check_ports(const std::vector<Port>& ports, size_t count, int batch, const 
 
 }  // namespace
 
-std::unique_ptr<Engine> Plan::engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace, int wanted,
-                                     uint64_t max_bytes) const {
+std::unique_ptr<Engine> Plan::engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace,
+                                     const Asked& wanted, uint64_t max_bytes) const {
   auto made = std::make_unique<Engine>(workspace);
-  Builder builder(*made, weights, batch ? 1 : wanted);
+  // Where sizes are polynomials, items are, too.
+  Builder builder(*made, weights, batch || free_ ? 1 : int(wanted.batch));
   for (const Json::Value& call : json_->root().find("calls").list("the calls")) {
-    Arguments a(*this, call);
+    Arguments a(*this, call, sizes_of(wanted));
     builder.add(a);
   }
   made->seal();
   if (builder.bytes_at_once(workspace->threads()) > double(max_bytes))
     throw TooLarge("the values of the plan take more than the limit of memory allows");
-  check_ports(inputs, made->input_number(), wanted, *made, false);
-  check_ports(outputs, made->output_number(), wanted, *made, true);
+  check_ports(*this, wanted, *made, false);
+  check_ports(*this, wanted, *made, true);
   return made;
 }
 

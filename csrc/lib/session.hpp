@@ -1,4 +1,5 @@
-// A model with its weights packed for one CPU and a number of threads, and an engine for each batch it has seen.
+// A model with its weights packed for one CPU and a number of threads, and an engine for each of the last
+// sizes it has seen.
 #pragma once
 
 #include <list>
@@ -23,14 +24,15 @@ class Session {
   const Plan& plan() const { return model_->plan; }
 
  private:
-  std::shared_ptr<Engine> engine(int64_t batch);
+  std::shared_ptr<Engine> engine(const Asked& asked);
+  Asked asked(int64_t batch, const std::vector<Span>& inputs) const;  // the length is what the inputs have
 
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<Workspace> workspace_;
   const Plan::Weights weights_;
   const uint64_t max_bytes_;
   std::mutex mutex_;
-  std::list<std::pair<int64_t, std::shared_ptr<Engine>>> engines_;  // the last one used is the first
+  std::list<std::pair<Asked, std::shared_ptr<Engine>>> engines_;  // the last one used is the first
 };
 
 }  // namespace tersify::lib

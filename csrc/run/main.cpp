@@ -75,7 +75,8 @@ Wanted wanted_by(int count, char** given) {
 
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : "×") + (size < 0 ? "batch" : std::to_string(size));
+  for (const int64_t size : shape)
+    text += (text.empty() ? "" : "×") + (size == -1 ? "batch" : size < 0 ? "length" : std::to_string(size));
   return text;
 }
 
@@ -100,12 +101,13 @@ void take_output(Wanted& w, const tersify_facts& facts) {
 }
 
 // The array as the port takes it: bytes of images become floats of about zero mean.
-Array fitted(Array array, const tersify_port& port, const tersify_facts& facts, int64_t& batch) {
+Array fitted(Array array, const tersify_port& port, const tersify_facts& facts, int64_t& batch, int64_t& length) {
   const std::vector<int64_t> wanted(port.shape, port.shape + port.rank);
   bool fits = array.shape.size() == wanted.size();
   for (size_t i = 0; fits && i < wanted.size(); ++i) {
-    if (wanted[i] < 0 && (batch == 0 || batch == array.shape[i])) batch = array.shape[i];
-    fits = array.shape[i] == (wanted[i] < 0 ? batch : wanted[i]);
+    int64_t& free = wanted[i] == -1 ? batch : length;
+    if (wanted[i] < 0 && free == 0) free = array.shape[i];
+    fits = array.shape[i] == (wanted[i] < 0 ? free : wanted[i]);
   }
   if (!fits || !array.count())
     throw BadInput(std::string("'") + port.name + "' takes " + text_of(wanted) + ", got " + text_of(array.shape));
@@ -162,14 +164,14 @@ void run(Wanted w) {
   tersify_facts facts;
   check(tersify_describe(opened, &facts));
   take_output(w, facts);
-  int64_t batch = facts.batch;
+  int64_t batch = facts.batch, length = 0;
   std::vector<Array> arrays;
   std::vector<tersify_tensor> inputs, outputs;
   for (size_t i = 0; i < facts.inputs; ++i) {
     tersify_port port;
     check(tersify_input(opened, i, &port));
     const std::string& path = w.inputs[i];
-    arrays.push_back(fitted(ends_in(path, ".png") ? read_png(path) : read_npy(path), port, facts, batch));
+    arrays.push_back(fitted(ends_in(path, ".png") ? read_png(path) : read_npy(path), port, facts, batch, length));
   }
   batch = batch ? batch : 1;
   for (Array& array : arrays) inputs.push_back({array.bytes.data(), array.count()});
@@ -178,12 +180,10 @@ void run(Wanted w) {
   for (size_t i = 0; i < facts.outputs; ++i) {
     tersify_port port;
     check(tersify_output(opened, i, &port));
-    shapes.emplace_back(port.shape, port.shape + port.rank);
+    shapes.emplace_back(port.rank);
+    check(tersify_sizes(opened, 1, i, batch, length, shapes.back().data()));
     size_t count = 1;
-    for (int64_t& size : shapes.back()) {
-      size = size < 0 ? batch : size;
-      count *= size_t(size);
-    }
+    for (const int64_t size : shapes.back()) count *= size_t(size);
     made.emplace_back(count);
     outputs.push_back({made.back().data(), count});
   }

@@ -6,7 +6,7 @@ export class TersifyError extends Error {
 export interface Port {
   readonly name: string;
   readonly dtype: "float32" | "int64";
-  /** A size of −1 is the batch. */
+  /** A size of −1 is the batch, one of −2 changes with the length, which is that of the inputs. */
   readonly shape: readonly number[];
 }
 

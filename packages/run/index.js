@@ -161,7 +161,9 @@ class Network {
       if (!(inputs[i] instanceof wanted)) throw new TersifyError(4, `'${port.name}' takes a ${wanted.name}`);
     });
     const { c, check, using } = this.#r;
-    const counts = this.outputs.map(({ shape }) => shape.reduce((all, size) => all * (size < 0 ? batch : size), 1));
+    const counts = this.outputs.map(({ shape }, i) =>
+      this.#sizes(shape, i, inputs, batch).reduce((all, size) => all * size, 1),
+    );
     const bytes = [...inputs.map((array) => array.byteLength), ...counts.map((count) => count * 4)];
     const ports = bytes.length, places = [];
     let end = padded(ports * TENSOR_BYTES);
@@ -183,6 +185,19 @@ class Network {
       return counts.map((count, i) =>
         new Float32Array(c.memory.buffer.slice(at + places[inputs.length + i], at + places[inputs.length + i] + 4 * count)),
       );
+    });
+  }
+
+  /** Of an output; where it changes with the length (−2), that is what the inputs have. */
+  #sizes(shape, number, inputs, batch) {
+    if (!shape.includes(-2)) return shape.map((size) => (size < 0 ? batch : size));
+    const { c, check, using } = this.#r;
+    const i = this.inputs.findIndex((port) => port.shape.includes(-2));
+    const others = this.inputs[i].shape.reduce((all, size) => all * (size === -1 ? batch : size === -2 ? 1 : size), 1);
+    const length = BigInt(Math.floor(inputs[i].length / others));
+    return using(8 * shape.length, (at) => {
+      check(c.tersify_sizes(this.#model, 1, number, BigInt(batch), length, at));
+      return Array.from(new BigInt64Array(c.memory.buffer, at, shape.length), Number);
     });
   }
 

@@ -30,6 +30,7 @@ def save(
     floats: Literal["as-is", "fp16"] = "as-is",
     network: nn.Module | None = None,
     example: Tensor | Sequence[Tensor] | None = None,
+    other: Tensor | Sequence[Tensor] | None = None,
     plan: Literal["fp32", "int8"] | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
     image: tuple[Numbers, Numbers] | None = None,
@@ -50,6 +51,8 @@ def save(
         network: a plain network of these weights, where `model` is none. With an example, its graph of operations goes
             into the file, and `load` needs no `into`.
         example: the network's input, or one for each argument.
+        other: a second example, of another length: the plan then runs any length, not the example's alone. Where the
+            network reads a table of places, the longer of the two is the longest that it runs.
         plan: "fp32" or "int8" activations: the network is lowered, too, so that libtersify and `tersify-run` run the
             file without Python. Every operation must have a kernel. Where `model` is the network, "fp32" is understood.
         calibration: batches of inputs, from which the activations of an int8 plan get their ranges.
@@ -67,7 +70,7 @@ def save(
             "an example is for the network of these weights; give network=, or the network as the first argument"
         )
     if plan is None:
-        _refuse_facts(image, labels, calibration)
+        _refuse_facts(image, labels, calibration, other)
         return codec.save(model, path, floats=floats, network=network, example=example)  # type: ignore[arg-type]
     # Lowering follows the network's operations on this input.
     if network is None or example is None:
@@ -83,7 +86,14 @@ def save(
     packed = pack(network) if own else packed_losslessly(model)  # type: ignore[arg-type]
     check_same_weights(network, packed)
     program = called_by_its_activations(
-        lowered(network, example, packed, precision=plan, calibration=calibration)
+        lowered(
+            network,
+            example,
+            packed,
+            precision=plan,
+            calibration=calibration,
+            other=other,
+        )
     )
     section = described(program, image=image, labels=labels).to_bytes()
     written: dict[str, Any] = {"network": network, "example": example}
@@ -92,14 +102,16 @@ def save(
     return codec.save(packed, path, **written, plan_section=section)
 
 
-def _refuse_facts(image: Any, labels: Sequence[str], calibration: Any) -> None:
+def _refuse_facts(
+    image: Any, labels: Sequence[str], calibration: Any, other: Any
+) -> None:
     if calibration is not None:
         raise ValueError(
             "calibration is for the ranges of an int8 plan; add plan='int8', or leave it out"
         )
-    if image is not None or labels:
+    if image is not None or labels or other is not None:
         raise ValueError(
-            "what is known of images and classes is kept in the plan, and none is asked for; add plan='fp32'"
+            "image=, labels= and other= are for the plan, and none is asked for; add plan='fp32'"
         )
 
 

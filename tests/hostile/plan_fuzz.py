@@ -26,6 +26,7 @@ from tersify.codec.writer import PLAN, VERSION
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "portable"))
 from plan_networks import little_cnn, networks, packed  # type: ignore[import-not-found]
+from test_plan_lengths import LENGTHS, seeded  # type: ignore[import-not-found]
 
 ODD: list[Any] = [
     0,
@@ -45,6 +46,8 @@ ODD: list[Any] = [
     -(2**33),
 ]
 ODD += [None, True, False, "conv", "", [], [1, 2], {}, 0.5, 1e300, -1e-300]
+ODD += [{"terms": [[1, 0, 1]]}, {"terms": [[1, 1, 2], [-3, 0, 1]], "over": 3}]
+ODD += [{"terms": [[2**40, 1, 4]]}, {"terms": [[-(2**48), 4, 4]]}, {"terms": [[]]}]
 CODES = "fine, unread, bad file, no plan, bad argument, too large, not finite, no memory, internal"
 PIECE = 2000  # files for one process: a limit of what its end hides
 
@@ -83,6 +86,12 @@ def sound_files(folder: Path) -> list[Sound]:
                 more["calibration"] = example
             tersify.save(packed(model), path, network=model, example=example, **more)
             made.append(Sound(path))
+    for name in LENGTHS:  # of a free length, and of a batch that is a polynomial
+        model, example, first, other = seeded(name)
+        path = folder / f"{name}-lengths.terse"
+        given = {"example": example(2, first), "other": example(2, other)}
+        tersify.save(model, path, **given)
+        made.append(Sound(path))
     return made
 
 

@@ -4,6 +4,7 @@ file, any batch.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -196,14 +197,14 @@ def test_another_network_than_the_saved_one_gets_no_plan(tmp_path: Path) -> None
         )
 
 
-def test_items_that_mix_fix_the_batch() -> None:
+def test_numbers_that_are_no_polynomial_of_the_batch_fix_it() -> None:
     class Mixes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(6, 6)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x.flip(0))
+            return self.layer(x.flip(0) * math.sqrt(len(x)))
 
     model, x = Mixes().eval(), torch.randn(4, 6)
     program = lowered(model, x, packed(model))

@@ -97,11 +97,11 @@ def test_what_save_cannot_tell_of_a_plan_is_refused(
     assert not (tmp_path / "n.terse").exists()
 
 
-@pytest.mark.parametrize("given", [{"image": (0.5, 0.5)}, {"labels": NAMES}])
+@pytest.mark.parametrize("given", [{"image": (0.5, 0.5)}, {"labels": NAMES}, {"other": IMAGES}])
 def test_facts_of_a_plan_without_one_are_refused(
     given: dict[str, object], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="is kept in the plan"):
+    with pytest.raises(ValueError, match="are for the plan"):
         tersify.save(packed(MODEL), tmp_path / "n.terse", **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="give network="):
         tersify.save(packed(MODEL), tmp_path / "n.terse", example=IMAGES)

@@ -15,10 +15,10 @@ struct Tensors {
   std::vector<tersify_tensor> tensors;
 
   // Small numbers of both signs; ids are 0 or 1.
-  bool add(const tersify_port& port, int64_t batch) {
+  bool add(const tersify_port& port, const std::vector<int64_t>& shape) {
     uint64_t count = 1;
-    for (size_t i = 0; i < port.rank; ++i) {
-      const uint64_t size = uint64_t(port.shape[i] < 0 ? batch : port.shape[i]);
+    for (const int64_t number : shape) {
+      const uint64_t size = uint64_t(number);
       if (count > kMaxBytes / sizeof(int64_t) / size) return false;
       count *= size;
     }
@@ -35,17 +35,27 @@ struct Tensors {
   }
 };
 
+// The sizes of a port, as the library says them.
+bool sized(const tersify_model* model, int output, size_t number, int64_t batch, int64_t length, Tensors& tensors) {
+  tersify_port port;
+  if (output ? tersify_output(model, number, &port) : tersify_input(model, number, &port)) return false;
+  std::vector<int64_t> shape(port.rank);
+  return !tersify_sizes(model, output, number, batch, length, shape.data()) && tensors.add(port, shape);
+}
+
 tersify_status run(tersify_model* model, int64_t batch) {
   tersify_facts facts;
   if (const tersify_status status = tersify_describe(model, &facts)) return status;
   for (size_t i = 0; i <= facts.labels; ++i) tersify_label(model, i);
   const int64_t items = facts.batch ? facts.batch : batch;
+  int64_t lengths[3];
+  if (const tersify_status status = tersify_lengths(model, lengths)) return status;
+  const int64_t length = lengths[0] + (lengths[1] ? lengths[1] * (batch % 3) : 0);
   Tensors inputs, outputs;
-  tersify_port port;
   for (size_t i = 0; i < facts.inputs; ++i)
-    if (tersify_input(model, i, &port) || !inputs.add(port, items)) return TERSIFY_TOO_LARGE;
+    if (!sized(model, 0, i, items, length, inputs)) return TERSIFY_TOO_LARGE;
   for (size_t i = 0; i < facts.outputs; ++i)
-    if (tersify_output(model, i, &port) || !outputs.add(port, items)) return TERSIFY_TOO_LARGE;
+    if (!sized(model, 1, i, items, length, outputs)) return TERSIFY_TOO_LARGE;
   tersify_options options{};
   options.max_bytes = kMaxBytes;
   tersify_session* session = nullptr;

@@ -46,6 +46,12 @@ def plan(
     images: Annotated[
         int, typer.Option(min=1, help="Training images that set the activation ranges.")
     ] = 256,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="One input of another length, as --shape takes it: the length is then free."
+        ),
+    ] = None,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -61,6 +67,7 @@ def plan(
     from tersify.codec.writer import add_plan
     from tersify.lab import dataset
     from tersify.lab.data.types import normalize
+    from tersify.lab.random_inputs import random_input
     from tersify.runtime.portable import described, lowered
     from tersify.saving import called_by_its_activations
 
@@ -78,9 +85,17 @@ def plan(
     if loaded is not None:
         seen = normalize(loaded.train.images[:images], loaded)
         example, calibration = seen[:2], [seen] if precision == "int8" else None
+    other = (
+        None if lengths is None else random_input(model, None, lengths, len(example))
+    )
     program = called_by_its_activations(
         lowered(
-            model, example, opened.read(), precision=precision, calibration=calibration
+            model,
+            example,
+            opened.read(),
+            precision=precision,
+            calibration=calibration,
+            other=other,
         )
     )
     if loaded is not None and not loaded.train.is_text:
@@ -88,6 +103,8 @@ def plan(
         program = described(program, image=image, labels=loaded.class_names)
     size = add_plan(Sections(file), out, program.to_bytes())
     batch = "any batch" if program.batch is None else f"a batch of {program.batch}"
+    if program.length is not None:
+        batch += f" and {program.length.describe()}"
     typer.echo(
         f"{out}: {size:,} bytes, {len(program.to_bytes()):,} of them a plan of {len(program.calls)} calls in "
         f"{program.precision}, for {batch}"

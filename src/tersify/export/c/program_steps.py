@@ -26,6 +26,7 @@ from tersify.export.c.layer_constants import LayerConstants
 from tersify.export.c.step_buffers import StepBuffers
 from tersify.export.c.stored import stored
 from tersify.runtime.portable.program import Program
+from tersify.runtime.portable.sizes import Sizes, evaluated
 from tersify.tensor import CompressedTensor
 
 ONE_POSITION = (1, 1, 1, 1, 0, 0, 1, 1)  # the window of a linear layer
@@ -35,10 +36,18 @@ def steps_of(
     program: Program, tensors: Mapping[str, CompressedTensor | Tensor]
 ) -> Steps:
     """Every call must have a kernel in C; the error names the one that has none."""
+    if program.length is not None:
+        raise ValueError(
+            f"a C source runs one length, and this plan runs {program.length.describe()}; save it without the second "
+            "example"
+        )
     if program.batch not in (None, 1):
         raise ValueError(
             f"a C source runs one item, and this plan is for a batch of {program.batch}"
         )
+    if program.absolute:
+        calls = tuple(evaluated(call, Sizes(1, 1)) for call in program.calls)
+        program = replace(program, calls=calls, absolute=False)
     return _Lowering(program, tensors).run()
 
 

@@ -28,7 +28,10 @@ from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.portable.attention_by_hand import with_attention
+from tersify.runtime.portable.biases import with_biases
 from tersify.runtime.portable.effects import refuse_effects
+from tersify.runtime.portable.free_batch import Free, with_free_batch
+from tersify.runtime.portable.free_length import with_free_length
 from tersify.runtime.portable.joined_constants import with_margins
 from tersify.runtime.portable.pieces import with_single_pieces
 from tersify.runtime.portable.program import PRECISIONS, Port, Program
@@ -39,10 +42,6 @@ from tersify.runtime.reference import run_reference
 from tersify.runtime.weights import DENSE_FROM, WeightKind
 from tersify.tensor import CompressedTensor
 
-# what differs between them by their ratio, and nothing else, is the batch
-BATCHES = (2, 3)
-# where a call says how many items there are
-ITEMS = {"input": 1, "input_ids": 1, "view": 2}
 Tensors = Mapping[str, CompressedTensor | Tensor]
 
 
@@ -53,10 +52,12 @@ def lowered(
     *,
     precision: str = "fp32",
     calibration: Tensor | Iterable[Any] | None = None,
+    other: Any = None,
 ) -> Program:
     """The program of a network whose weights are `tensors`.
 
-    The batch is free where items do not mix; otherwise it is the example's. Kernels are
+    The batch is free where the network takes any; otherwise it is the example's. The
+    length is free where `other` is a second example that differs in it. Kernels are
     chosen by the weights alone, not by the costs on this CPU. Precision "int8" takes
     the ranges of activations from the `calibration` batches.
     """
@@ -66,11 +67,7 @@ def lowered(
         raise ValueError(
             "a plan is checked by the kernels before it is written, and they are not built here"
         )
-    args, kwargs = example_arguments(example)
-    if kwargs or not all(isinstance(x, Tensor) for x in args):
-        raise ValueError(
-            "a plan takes tensors by position alone; give a tensor or a tuple of them as the example"
-        )
+    args = _by_position(example)
     batches = calibration_batches(calibration)
     if precision == "int8" and batches is None:
         raise ValueError(
@@ -81,10 +78,31 @@ def lowered(
         planner.calibrate([_observation(model, *batch) for batch in batches or []])
     maker = _Maker(model, planner, module, Sources(tensors), precision)
     exact = maker.program(args)
-    free = _with_free_batch(maker, args)
-    program = exact if free is None else free
-    _check(program, tensors, module, maker, args)
-    return program
+    free = (
+        with_free_batch(maker.program, args)
+        if other is None
+        else with_free_length(maker.program, args, _by_position(other))
+    )
+    if free is None:
+        free = Free(exact)
+    try:
+        for shown in (args, *free.shown):
+            _check(free.program, tensors, module, maker, shown)
+    except ValueError:
+        if other is not None or free.program is exact:
+            raise
+        _check(exact, tensors, module, maker, args)
+        return exact  # what one item makes may be no case of what several make
+    return free.program
+
+
+def _by_position(example: Any) -> tuple[Tensor, ...]:
+    args, kwargs = example_arguments(example)
+    if kwargs or not all(isinstance(x, Tensor) for x in args):
+        raise ValueError(
+            "a plan takes tensors by position alone; give a tensor or a tuple of them as the example"
+        )
+    return args
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +166,7 @@ class _Maker:
 
 def _with_kernels(graph: Graph) -> Graph:
     """The same calls as others that have kernels."""
-    return with_attention(with_margins(with_single_pieces(graph)))
+    return with_attention(with_biases(with_margins(with_single_pieces(graph))))
 
 
 def _observation(
@@ -193,73 +211,6 @@ def _dense_where_dense(node: Node) -> Node:
     return node
 
 
-def _with_free_batch(maker: _Maker, args: Sequence[Tensor]) -> Program | None:
-    """The program of two batches, where they differ by the batch alone."""
-    try:
-        first, second = (maker.program([_items(x, n) for x in args]) for n in BATCHES)
-    except ValueError:
-        return None  # the module takes no other batch
-    calls = [
-        _joined(one, other)
-        for one, other in zip(first.calls, second.calls, strict=False)
-    ]
-    ports = [
-        _joined_ports(a, b)
-        for a, b in ((first.inputs, second.inputs), (first.outputs, second.outputs))
-    ]
-    same = len(first.calls) == len(second.calls) and first.weights == second.weights
-    if (
-        not same
-        or first.numbers.tobytes() != second.numbers.tobytes()
-        or None in calls
-        or None in ports
-    ):
-        return None
-    inputs, outputs = (port for port in ports if port is not None)
-    if any(
-        port.shape.count(None) != 1 or port.shape[0] is not None
-        for port in (*inputs, *outputs)
-    ):
-        return None
-    made = tuple(call for call in calls if call is not None)
-    return replace(first, batch=None, inputs=inputs, outputs=outputs, calls=made)
-
-
-def _items(x: Tensor, batch: int) -> Tensor:
-    """As many items of the example, repeated where there are too few."""
-    if not x.ndim or not len(x):
-        raise ValueError("the example has no items")
-    return torch.cat([x] * -(-batch // len(x)))[:batch].contiguous()
-
-
-def _joined(one: list[Any], other: list[Any]) -> list[Any] | None:
-    place = ITEMS.get(one[0])
-    if place is None or len(one) != len(other):
-        return one if one == other else None
-    few, many = BATCHES
-    if one[place] % few or one[place] * many != other[place] * few:
-        return None
-    per_batch = one[place] // few
-    joined = [*one[:place], per_batch, *one[place + 1 :]]
-    return (
-        joined if joined == [*other[:place], per_batch, *other[place + 1 :]] else None
-    )
-
-
-def _joined_ports(
-    one: Sequence[Port], other: Sequence[Port]
-) -> tuple[Port, ...] | None:
-    made = []
-    for a, b in zip(one, other, strict=True):
-        if a.name != b.name or len(a.shape) != len(b.shape):
-            return None
-        pairs = list(zip(a.shape, b.shape, strict=True))
-        if any(x != y and (x, y) != BATCHES for x, y in pairs):
-            return None
-        made.append(replace(a, shape=tuple(None if x != y else x for x, y in pairs)))
-    return tuple(made)
-
-
 def _check(
     program: Program,
     tensors: Tensors,
@@ -282,6 +233,9 @@ def _check(
         with torch.no_grad():
             wanted = run_reference(maker.plan(args, captured), given)
         limit = ROUNDED_TOLERANCE
+    if [x.shape for x in made] != [x.shape for x in wanted]:
+        sizes = ["×".join(map(str, x.shape)) for x in (*made, *wanted)]
+        raise ValueError(f"the plan makes other sizes than the module: {sizes}")
     apart = max(difference(a, b) for a, b in zip(made, wanted, strict=True))
     if apart > limit:
         raise ValueError(

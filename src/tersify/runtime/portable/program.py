@@ -17,6 +17,7 @@ from tersify.codec.container import parse_json
 from tersify.codec.errors import TerseFileError
 from tersify.codec.reader import TerseFile
 from tersify.codec.writer import PLAN
+from tersify.runtime.portable.sizes import Lengths, Sizes, evaluated
 
 MAX_PLAN_BYTES = 1 << 26
 PRECISIONS = ("fp32", "int8")
@@ -24,19 +25,28 @@ Numbers = npt.NDArray[np.float32]
 Plain = list[Any]
 
 
+class Vector(list[int]):
+    """Where numbers lie: a list of begin and count that is known from others."""
+
+
+class Place(int):
+    """Where one number lies."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """An input or output. A size of None is the batch."""
+    """An input or output. A size of None is the batch, a dict a polynomial."""
 
     name: str
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
     dtype: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
     """What an engine is told. Without a `batch` any number of items may be asked for,
-    and items count per batch.
+    and items count per batch, unless they are `absolute`. With a `length` any of those
+    may be asked for. Then numbers may be polynomials of both.
     """
 
     precision: str
@@ -49,6 +59,8 @@ class Program:
     labels: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    length: Lengths | None = None
+    absolute: bool = False
 
     def to_bytes(self) -> bytes:
         """The section: one zstd frame with the length of the text, the text, and the
@@ -62,6 +74,8 @@ class Program:
             "weights": list(self.weights),
             "calls": list(self.calls),
         }
+        if self.absolute:
+            plain["free"] = {"length": self.length}
         numbers = self.numbers
         if self.labels:
             plain["labels"] = list(self.labels)
@@ -105,7 +119,7 @@ def program_of(section: bytes) -> Program:
         mean, std = (
             _vector(part, numbers) for part in plain.get("image", ([0, 0], [0, 0]))
         )
-        batch = plain["batch"]
+        batch, free = plain["batch"], plain.get("free")
         program = Program(
             precision=str(plain["precision"]),
             batch=None if batch is None else int(batch),
@@ -117,8 +131,16 @@ def program_of(section: bytes) -> Program:
             labels=tuple(map(str, plain.get("labels", ()))),
             mean=mean,
             std=std,
+            length=None if free is None else _lengths(free.get("length")),
+            absolute=free is not None,
         )
-    except (KeyError, TypeError, ValueError, IndexError) as problem:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+    ) as problem:
         raise TerseFileError(
             f"the plan is not as docs/reference/format.md says: {problem!r}"
         ) from None
@@ -147,9 +169,18 @@ def _port(item: Any) -> Port:
     name, shape, dtype = item
     return Port(
         name=str(name),
-        shape=tuple(None if n is None else int(n) for n in shape),
+        shape=tuple(n if n is None or isinstance(n, dict) else int(n) for n in shape),
         dtype=str(dtype),
     )
+
+
+def _lengths(given: Any) -> Lengths | None:
+    match given:
+        case None:
+            return None
+        case [int(least), int(step), None | int() as most] if min(least, step) > 0:
+            return Lengths(least, step, most)
+    raise ValueError("lengths have a least, a step and perhaps a most, from 1")
 
 
 def _listed(item: Any) -> Plain:
@@ -166,7 +197,7 @@ def vector(part: Any, numbers: Numbers) -> Numbers:
     """`[begin, count]` of the numbers."""
     begin, count = part
     if (
-        type(begin) is not int
+        type(begin) not in (int, Place)
         or type(count) is not int
         or not 0 <= begin <= begin + count <= len(numbers)
     ):
@@ -176,5 +207,7 @@ def vector(part: Any, numbers: Numbers) -> Numbers:
     return numbers[begin : begin + count]
 
 
-def sizes_of(port: Port, batch: int) -> tuple[int, ...]:
-    return tuple(batch if size is None else size for size in port.shape)
+def sizes_of(port: Port, sizes: Sizes) -> tuple[int, ...]:
+    return tuple(
+        sizes.batch if size is None else evaluated(size, sizes) for size in port.shape
+    )

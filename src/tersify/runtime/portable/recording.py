@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tersify.runtime.portable.program import Numbers, Plain
+from tersify.runtime.portable.program import Numbers, Place, Plain, Vector
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
     CALLS,
@@ -40,7 +40,7 @@ class Tape:
         self.calls: list[Plain] = []
         self.weights: list[Plain] = []
         self._numbers: list[float] = []
-        self._vectors: dict[bytes, list[int]] = {}
+        self._vectors: dict[bytes, Vector] = {}
         self._values: dict[int, int] = {}
         self._made = 0
         self._sources = sources
@@ -49,13 +49,15 @@ class Tape:
     def numbers(self) -> Numbers:
         return np.array(self._numbers, np.float32)
 
-    def vector(self, numbers: Sequence[float]) -> list[int]:
+    def place(self, number: float) -> Place:
+        return Place(self.vector([number])[0])
+
+    def vector(self, numbers: Sequence[float]) -> Vector:
         """Where the numbers lie; equal ones are kept once."""
         key = np.array(numbers, np.float32).tobytes()
         if key not in self._vectors:
-            self._vectors[key] = (
-                [len(self._numbers), len(numbers)] if len(numbers) else [0, 0]
-            )
+            begin = len(self._numbers) if len(numbers) else 0
+            self._vectors[key] = Vector([begin, len(numbers)])
             self._numbers.extend(numbers)
         return self._vectors[key]
 
@@ -86,7 +88,7 @@ class Tape:
 
     def epilogue(self, real: Any, given: dict[str, Any]) -> _Told:
         vectors = [self.vector(given[name]) for name in EPILOGUE_VECTORS]
-        ends = [self.vector([given[name]])[0] for name in ("low", "high")]
+        ends = [self.place(given[name]) for name in ("low", "high")]
         return _Told(
             real, [*vectors, ACTIVATIONS.index(given["activation"].name), *ends]
         )
@@ -103,7 +105,7 @@ class Tape:
         if kind in ("numbers", "quant"):
             return self.vector(list(x))
         if kind == "number":
-            return self.vector([x])[0]
+            return self.place(x)
         if kind in CHOICES:
             return CHOICES[kind][1].index(x.name)
         if kind == "flag":

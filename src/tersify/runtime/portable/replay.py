@@ -21,6 +21,7 @@ from tersify.runtime.portable.signatures import (
     MAKES_NOTHING,
     PACKS,
 )
+from tersify.runtime.portable.sizes import Sizes, evaluated
 from tersify.tensor import CompressedTensor
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -50,44 +51,58 @@ class Replay:
             raise TerseFileError(
                 f"a weight of the plan is not as docs/reference/format.md says: {problem}"
             ) from None
-        self._engines: dict[int, Any] = {}
+        self._engines: dict[Sizes, Any] = {}
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        batch = self._batch(inputs)
-        if batch not in self._engines:
+        sizes = self._sizes(inputs)
+        if sizes not in self._engines:
             try:
-                self._engines[batch] = self._engine(batch)
+                self._engines[sizes] = self._engine(sizes)
             except (KeyError, IndexError, TypeError, ValueError) as problem:
                 raise TerseFileError(
                     f"a call of the plan is not as docs/reference/format.md says: {problem}"
                 ) from None
-        outputs = [torch.empty(sizes_of(port, batch)) for port in self.program.outputs]
+        outputs = [torch.empty(sizes_of(port, sizes)) for port in self.program.outputs]
         given = [x.contiguous() for x in inputs]
-        if not self._engines[batch].run(_buffers(given), _buffers(outputs)):
+        if not self._engines[sizes].run(_buffers(given), _buffers(outputs)):
             raise ValueError(
                 "an input, or a curve of one, is NaN or infinite, which kernels that "
                 "skip zeros do not take"
             )
         return outputs
 
-    def _batch(self, inputs: Sequence[Tensor]) -> int:
+    def _sizes(self, inputs: Sequence[Tensor]) -> Sizes:
         ports = self.program.inputs
         batch = self.program.batch or (
             inputs[0].shape[0] if inputs and inputs[0].ndim else 1
         )
+        sizes = Sizes(batch, self._length(inputs))
         for x, port in zip(inputs, ports, strict=True):
-            wanted = sizes_of(port, batch)
+            wanted = sizes_of(port, sizes)
             if tuple(x.shape) != wanted or x.dtype != DTYPES.get(port.dtype):
                 raise ValueError(
                     f"{port.name!r} takes {port.dtype} {wanted}, got {x.dtype} {tuple(x.shape)}"
                 )
-        return batch
+        return sizes
 
-    def _engine(self, batch: int) -> Any:
+    def _length(self, inputs: Sequence[Tensor]) -> int:
+        """Of the first axis whose size is free."""
+        if self.program.length is None:
+            return 1
+        for x, port in zip(inputs, self.program.inputs, strict=True):
+            for axis, size in enumerate(port.shape[: x.ndim]):
+                if isinstance(size, dict):
+                    self.program.length.check(x.shape[axis])
+                    return x.shape[axis]
+        raise TerseFileError("the plan has a free length, and no input with it")
+
+    def _engine(self, sizes: Sizes) -> Any:
         engine = self._module.Engine(self._workspace)
         values: list[int] = []
-        scale = 1 if self.program.batch is not None else batch
-        for name, *given in self.program.calls:
+        fixed = self.program.absolute or self.program.batch is not None
+        scale = 1 if fixed else sizes.batch
+        for name, *plain in self.program.calls:
+            given = evaluated(plain, sizes) if self.program.absolute else plain
             kinds = CALLS[name]
             real = [
                 self._real(kind, x, values, scale)
