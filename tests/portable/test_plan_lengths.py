@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from plan_networks import packed
 from test_plan_sequences import LastStep, Patches, encoder
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from tersify import codec
+from tersify.cli.app import app
 from tersify.codec import TerseFileError
 from tersify.export.c import export_c
-from tersify.runtime.portable import Replay, lowered
+from tersify.runtime.portable import Replay, lowered, read_program
 from tersify.runtime.portable.program import program_of
 
 
@@ -220,7 +224,7 @@ def test_hostile_polynomials_are_refused() -> None:
             Replay(broken, tensors).run([example(2, first)])
 
 
-def test_a_c_source_has_one_length_and_says_so(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_c_source_has_one_length_and_says_so(tmp_path: Path) -> None:
     model, example, first, other = seeded("convolutions")
     program = lowered(model, example(2, first), packed(model), other=example(2, other))
     with pytest.raises(ValueError, match="a C source runs one length"):
@@ -254,3 +258,26 @@ def test_a_network_of_images_still_has_its_batch_as_older_readers_know_it() -> N
     model = Patches().eval()
     program = lowered(model, torch.randn(2, 3, 12, 12), packed(model))
     assert (program.batch, program.absolute) == (None, False)
+
+
+NETWORK = """
+from torch import nn
+
+def convolutions():
+    return nn.Sequential(nn.Conv1d(4, 8, 5, padding=2), nn.ReLU(), nn.Conv1d(8, 3, 1))
+"""
+
+
+def test_the_command_leaves_the_length_free(tmp_path: Path) -> None:
+    code, path, out = (tmp_path / name for name in ("net.py", "a.terse", "b.terse"))
+    code.write_text(NETWORK)
+    model = nn.Sequential(nn.Conv1d(4, 8, 5, padding=2), nn.ReLU(), nn.Conv1d(8, 3, 1))
+    codec.save(packed(model), path)
+    given = ["plan", str(path), "--out", str(out), "--target", f"{code}:convolutions"]
+    done = CliRunner().invoke(app, [*given, "--shape", "4,12", "--lengths", "4,17"])
+    assert done.exit_code == 0, done.output
+    assert "for any batch and lengths 1 or more" in " ".join(done.output.split())
+    file = codec.open(out)
+    x = torch.randn(3, 4, 29)
+    (made,) = Replay(read_program(file), file).run([x])
+    assert torch.allclose(made, model.eval()(x), atol=1e-5)
