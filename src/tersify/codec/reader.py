@@ -170,9 +170,9 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 max(entry.decoded_bytes, self.contents.decoded_bytes(groups)),
                 repr(entry.name),
             )
+            recent = self._recent  # another thread may put others in its place
             decoded = {
-                g: self._recent[g] if g in self._recent else self._decode(g)
-                for g in groups
+                g: recent[g] if g in recent else self._decode(g) for g in groups
             }
             tensor = self._tensor(entry, decoded, copy=True)
         # the pools among them: the next tensor is often in the same ones

@@ -31,8 +31,11 @@ class Joined(Mapping[str, "CompressedTensor | Tensor"]):
     def blocks(self, name: str) -> tuple[CompressedTensor, Tensor | None] | None:
         """The blocks of a matrix and what is added to each; None for another tensor."""
         name = self.aliases.get(name, name)
+        # Before it is read, which takes time: whoever gets None reads it himself.
+        if name not in self._blocks:
+            return None
         found = self._model[name]
-        if name not in self._blocks or not isinstance(found, CompressedTensor):
+        if not isinstance(found, CompressedTensor):
             return None
         if name + ADDED not in self._model:
             return found, None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.modes import eval_mode
+from tersify.runtime.decode.ahead import ReadAhead, reading_order
 from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
 from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.known_code import unknown_part
@@ -130,9 +131,14 @@ def from_tensors(
         )
     architecture = architecture_of(config)
     count = threads or min(torch.get_num_threads(), usable_cpus())
-    network = Network(
-        Kernels(module, count), architecture, MappingSource(tensors, config), precision
-    )
+    kernels = Kernels(module, count)
+    if count > 1:
+        with ReadAhead(tensors, reading_order(architecture)) as ahead:
+            source = MappingSource(ahead, config)
+            network = Network(kernels, architecture, source, precision)
+    else:
+        source = MappingSource(tensors, config)
+        network = Network(kernels, architecture, source, precision)
     # transformers' `generate` needs a module; this one has no memory.
     with torch.device("meta"):
         model = importlib.import_module(
