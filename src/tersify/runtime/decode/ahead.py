@@ -1,4 +1,4 @@
-"""Tensors of a file are decoded in threads while those before them are packed."""
+"""Tensors of a file are decoded in a thread while those before them are packed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class ReadAhead(Mapping[str, Read]):
     def __init__(self, tensors: Mapping[str, Read], names: Iterator[str]) -> None:
         self._tensors = tensors
         self._names = (name for name in names if name in tensors)
-        self._pool = ThreadPoolExecutor(AHEAD)
+        # One: packing has threads of its own, and glibc keeps some memory of each
+        # thread that ended.
+        self._pool = ThreadPoolExecutor(1)
         self._coming: dict[str, Future[Read]] = {}
 
     def __enter__(self) -> ReadAhead:

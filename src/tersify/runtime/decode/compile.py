@@ -136,6 +136,7 @@ def from_tensors(
         with ReadAhead(tensors, reading_order(architecture)) as ahead:
             source = MappingSource(ahead, config)
             network = Network(kernels, architecture, source, precision)
+        module.release_free_memory()  # that of the threads
     else:
         source = MappingSource(tensors, config)
         network = Network(kernels, architecture, source, precision)
