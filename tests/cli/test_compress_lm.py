@@ -94,6 +94,17 @@ def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
     assert sizes[0] < sizes[1]
 
 
+def test_the_whole_file_keeps_to_the_bytes_on_the_command_line(folder, tmp_path):
+    out = tmp_path / "m.terse"
+    assert run(folder, out, "--bits", "4").exit_code == 0
+    limit = out.stat().st_size
+    small = tmp_path / "s.terse"
+    done = run(folder, small, "--bytes", str(limit - 500))
+    assert done.exit_code == 0, done.output
+    assert 0.9 * limit < small.stat().st_size <= limit - 500
+    language.load_language_model(small)
+
+
 def test_tuning_brings_the_outputs_nearer_and_can_be_left_out(folder, tmp_path):
     dense, tokenizer = language.language_model(folder)
     ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
@@ -146,6 +157,8 @@ def test_the_same_command_goes_on_in_its_folder(folder, tmp_path):
         (["--calibrate", "nowhere.txt"], "no text file 'nowhere.txt'"),
         (["--length", "4000"], "has no window of 4000"),
         (["--bits", "99"], "bits must be in"),
+        (["--bits", "3", "--bytes", "9000"], "--bits or --bytes, one of them"),
+        (["--bytes", "1000"], "1,000 bytes are too few"),
     ],
 )
 def test_mistakes_are_one_sentence(folder, tmp_path, flags, said):

@@ -34,6 +34,14 @@ def compress_lm(
     bits: Annotated[
         float | None, typer.Option(help="Bits per weight, instead of the recipe's.")
     ] = None,
+    most_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--bytes",
+            min=1,
+            help="Bytes that the whole file may take, instead of bits: as many bits as the coder fits in.",
+        ),
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows of text in total.")] = 64,
     tune_steps: Annotated[
         int | None,
@@ -75,11 +83,14 @@ def compress_lm(
 
     import tersify
     from tersify.calibration import Calibration
-    from tersify.compensated import compensate_, next_token_loss
+    from tersify.codec.writer import encoded
+    from tersify.compensated import compensate_, compensate_within_, next_token_loss
     from tersify.compensated.recipes import load_compensation
     from tersify.lab import language
 
     check_free(model, out, overwrite)
+    if bits is not None and most_bytes is not None:
+        raise ValueError("give --bits or --bytes, one of them")
     settings = load_compensation(recipe)
     settings = settings if bits is None else replace(settings, bits=bits)
     if tune_steps is not None:
@@ -114,16 +125,27 @@ def compress_lm(
                 task = tasks[what] = shown.add_task(what, total=all_of_it)
             shown.update(task, completed=done)  # type: ignore[arg-type]
 
-        packed = compensate_(
-            net,
-            settings,
-            calibration=Calibration(batches, next_token_loss),
-            tuning=language.shuffled_batches(tuning_text, tune_batch, device),
-            folder=keep,
-            bf16=bf16,
-            tell=tell,
-            frequencies=language.frequencies_of(ids, cast(Any, net.config).vocab_size),
-        )
+        counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
+        given: dict[str, Any] = {
+            "calibration": Calibration(batches, next_token_loss),
+            "tuning": language.shuffled_batches(tuning_text, tune_batch, device),
+            "folder": keep,
+            "bf16": bf16,
+            "tell": tell,
+            "frequencies": counted,
+        }
+        if most_bytes is None:
+            packed = compensate_(net, settings, **given)
+        else:
+            packed = compensate_within_(
+                net,
+                settings,
+                most_bytes,
+                size_of=lambda made: (
+                    encoded(language.stored(made, net, tokenizer)).size_bytes
+                ),
+                **given,
+            )
     out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(language.stored(packed, net, tokenizer), out)
     weights = sum(parameter.numel() for parameter in net.parameters())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tersify.checks import check_choice, check_range, check_whole
 
 CODES = ("steps", "table", "ternary", "prune")
+LEAST_BITS, MOST_BITS = 0.5, 8.0
 TABLE_BITS = (2.0, 3.0, 4.0, 5.0, 6.0)
 
 
@@ -46,7 +47,7 @@ class Compensation:
 
     def __post_init__(self) -> None:
         check_choice("code", self.code, CODES)
-        check_range("bits", self.bits, low=0.5, high=8.0)
+        check_range("bits", self.bits, low=LEAST_BITS, high=MOST_BITS)
         if self.code == "table" and self.bits not in TABLE_BITS:
             raise ValueError(
                 f"bits of a table must be one of 2, 3, 4, 5, 6, got {self.bits}"
@@ -85,6 +86,12 @@ class Compensation:
     def file_bits(self) -> float:
         """Of a weight in the file, where that is asked for; else 0."""
         return self.bits if self.code == "steps" else self.coded_bits
+
+    def with_file_bits(self, bits: float) -> Compensation:
+        """The same, with so many bits of a weight in the file."""
+        if self.code == "steps":
+            return replace(self, bits=bits)
+        return replace(self, coded_bits=bits)
 
     @property
     def table_levels(self) -> int:
