@@ -1,16 +1,19 @@
-"""Decoding of language models beside llama.cpp: a token, and a prompt of 128 tokens, on
-one and two threads.
+"""Decoding of language models beside llama.cpp and litespark-inference: a token, and a
+prompt of 128 tokens, on one and two threads.
 
-usage: TERSIFY_LLAMA_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick] [--json FILE] [--files DIR]
-       [--only NAME ...] [--threads N ...] [--memory]
+usage: TERSIFY_LLAMA_PYTHON=PYTHON TERSIFY_LITESPARK_PYTHON=PYTHON python benchmarks/lm_decode.py [--quick]
+       [--json FILE] [--files DIR] [--only NAME ...] [--threads N ...] [--memory] [--file]
 
-PYTHON has llama-cpp-python and gguf. Weights are random: signs in BitNet-2B's shapes
-(2.08 G weights; head and embedding are small, so that they cost nothing on either
-side), tables of 4 bits in SmolLM2-135M's, all of it. Engines run in turns, each in a
-process of its own. A cache of 128 tokens stands before the token that is timed.
+The first PYTHON has llama-cpp-python and gguf, the second litespark-inference (see
+lm_decode_litespark.py). Weights are random: signs in BitNet-2B's shapes (2.08 G
+weights; head and embedding are small, so that they cost nothing on any side), tables of
+4 bits in SmolLM2-135M's, all of it. Engines run in turns, each in a process of its own.
+A cache of 128 tokens stands before the token that is timed.
 
 --memory tells bytes alone, which a busy machine does not change: of the weights, of the
-cache, and what is resident beside what was before.
+cache, and what is resident beside what was before. --file writes BitNet-2B's shapes to
+a `.terse` file of 422 MB in DIR, where it is not there yet, and times from opening it
+to the first token.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,40 +32,37 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from common import report
+from lm_decode_file import MODULES, config_of, resident_bytes
 from lm_decode_llama import NETWORKS, PROMPT, Shapes
 
-LLAMA = "TERSIFY_LLAMA_PYTHON"
-SIDE = Path(__file__).parent / "lm_decode_llama.py"
-NAMES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-}
-NAMES |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
+LLAMA, LITESPARK = "TERSIFY_LLAMA_PYTHON", "TERSIFY_LITESPARK_PYTHON"
+PACKAGES = {LLAMA: "llama-cpp-python", LITESPARK: "litespark-inference"}
+HERE = Path(__file__).parent
+SIDE, LITESPARK_SIDE = HERE / "lm_decode_llama.py", HERE / "lm_decode_litespark.py"
+FILE_SIDE = HERE / "lm_decode_file.py"
+NAMES = {module.rpartition(".")[2]: name for name, module in MODULES.items()}
 # Who runs which network: ours with weights of a kind, llama.cpp with a type of file. A
 # third of BitNet's are zero.
 SECTIONS = {
     "bitnet-2b.tersify-signs": ("tersify", "bitnet-2b", "signs33"),
     "bitnet-2b.tersify-zeros70": ("tersify", "bitnet-2b", "signs70"),
     "bitnet-2b.llama-TQ2_0": ("llama", "bitnet-2b", "TQ2_0"),
+    "bitnet-2b.llama-TQ1_0": ("llama", "bitnet-2b", "TQ1_0"),
     "bitnet-2b.llama-Q4_0": ("llama", "bitnet-2b", "Q4_0"),
+    "bitnet-2b.litespark": ("litespark", "bitnet-2b", "signs33"),
     "smollm2-135m.tersify-table4": ("tersify", "smollm2-135m", "table4"),
     "smollm2-135m.llama-Q4_0": ("llama", "smollm2-135m", "Q4_0"),
 }
+OF_LLAMA = tuple(f"bitnet-2b.llama-{kind}" for kind in ("TQ2_0", "TQ1_0", "Q4_0"))
+SIGNS, ZEROS70 = "bitnet-2b.tersify-signs", "bitnet-2b.tersify-zeros70"
+PREFILL = "prompt_tokens_per_second"
 # figure → ours, theirs (the fastest counts), what is compared
 CONTESTS = {
-    "decode.signs": ("bitnet-2b.tersify-signs", ("bitnet-2b.llama-TQ2_0",), "token_ms"),
-    "decode.zeros70": (
-        "bitnet-2b.tersify-zeros70",
-        ("bitnet-2b.llama-TQ2_0",),
-        "token_ms",
-    ),
-    "prefill.signs": (
-        "bitnet-2b.tersify-signs",
-        ("bitnet-2b.llama-TQ2_0", "bitnet-2b.llama-Q4_0"),
-        "prompt_tokens_per_second",
-    ),
+    "decode.signs": (SIGNS, OF_LLAMA[:1], "token_ms"),
+    "decode.zeros70": (ZEROS70, OF_LLAMA[:1], "token_ms"),
+    "prefill.signs": (SIGNS, OF_LLAMA, PREFILL),
+    "decode.signs.litespark": (SIGNS, ("bitnet-2b.litespark",), "token_ms"),
+    "prefill.signs.litespark": (SIGNS, ("bitnet-2b.litespark",), PREFILL),
     "decode.table4": (
         "smollm2-135m.tersify-table4",
         ("smollm2-135m.llama-Q4_0",),
@@ -124,14 +123,9 @@ class RandomWeights:
         )
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 def measure_ours(
     network_name: str, kind: str, threads: int, seconds: float
 ) -> dict[str, float]:
-    from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     from tersify.runtime.decode.architecture import architecture_of
@@ -142,16 +136,7 @@ def measure_ours(
     from tersify.runtime.extension import extension
 
     shapes = NETWORKS[network_name]
-    config = LlamaConfig(
-        hidden_size=shapes.hidden,
-        intermediate_size=shapes.inner,
-        num_hidden_layers=shapes.layers,
-        num_attention_heads=shapes.heads,
-        num_key_value_heads=shapes.key_heads,
-        head_dim=shapes.width,
-        vocab_size=shapes.vocabulary,
-        tie_word_embeddings=shapes.tied,
-    )
+    config = config_of(shapes)
     module = extension()
     assert module is not None, "the compiled kernels are missing"
     source = RandomWeights(shapes, kind)
@@ -203,27 +188,22 @@ def llama_file(folder: Path, network: str, kind: str, python: str) -> Path:
 
 
 def measure(
-    section: str, threads: int, seconds: float, folder: Path, python: str | None
+    section: str, threads: int, seconds: float, folder: Path
 ) -> dict[str, float] | None:
+    """None where the interpreter is not named that runs it."""
     who, network, kind = SECTIONS[section]
+    given = [str(threads), str(seconds)]
     if who == "tersify":
         return in_a_process(
-            [
-                sys.executable,
-                __file__,
-                "--worker",
-                network,
-                kind,
-                str(threads),
-                str(seconds),
-            ]
+            [sys.executable, __file__, "--worker", network, kind, *given]
         )
+    python = os.environ.get(LLAMA if who == "llama" else LITESPARK)
     if python is None:
         return None
+    if who == "litespark":
+        return in_a_process([python, str(LITESPARK_SIDE), network, *given])
     path = llama_file(folder, network, kind, python)
-    return in_a_process(
-        [python, str(SIDE), "time", str(path), str(threads), str(seconds)]
-    )
+    return in_a_process([python, str(SIDE), "time", str(path), *given])
 
 
 def main() -> None:
@@ -238,12 +218,15 @@ def main() -> None:
         "--files",
         type=Path,
         default=Path(tempfile.gettempdir()),
-        help="where llama.cpp's files lie",
+        help="where llama.cpp's files and ours lie",
     )
     parser.add_argument("--only", nargs="*", default=list(SECTIONS))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument(
         "--memory", action="store_true", help="bytes of ours alone, no speeds"
+    )
+    parser.add_argument(
+        "--file", action="store_true", help="from an opened file to the first token"
     )
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -251,25 +234,19 @@ def main() -> None:
         network, kind, threads, seconds = arguments.worker
         print(json.dumps(measure_ours(network, kind, int(threads), float(seconds))))
         return
-    if arguments.memory:
-        report_memory(arguments)
+    if arguments.memory or arguments.file:
+        (report_memory if arguments.memory else report_file)(arguments)
         return
     figures: dict[str, float] = {}
     if arguments.json and arguments.json.exists():
         figures = json.loads(arguments.json.read_text())["figures"]
-    python = os.environ.get(LLAMA)
+    seconds = 1.0 if arguments.quick else 6.0
     for threads in arguments.threads:
         for section in arguments.only:
-            found = measure(
-                section,
-                threads,
-                1.0 if arguments.quick else 6.0,
-                arguments.files,
-                python,
-            )
+            found = measure(section, threads, seconds, arguments.files)
             if found is None:
                 print(
-                    f"{section:28} missing: name an interpreter that has llama-cpp-python in {LLAMA}"
+                    f"{section:28} missing: name an interpreter that has it in {LLAMA} or {LITESPARK}"
                 )
                 continue
             print(
@@ -282,8 +259,31 @@ def main() -> None:
                 for name, value in found.items()
             }
     compare(figures)
-    versions = {"torch": torch.__version__, "llama-cpp-python": _llama_version(python)}
+    versions = {"torch": torch.__version__} | {
+        package: _version(os.environ.get(variable), package)
+        for variable, package in PACKAGES.items()
+    }
     report("lm-decode", figures, json_path=arguments.json, versions=versions)
+
+
+def report_file(arguments: argparse.Namespace) -> None:
+    """2 G weights must be ready in ten seconds."""
+    network = "bitnet-2b"
+    path = arguments.files / f"{network}.terse"
+    if not path.exists():
+        write = [sys.executable, str(FILE_SIDE), "write", network, str(path)]
+        subprocess.run(write, check=True)
+    figures: dict[str, float] = {}
+    for threads in arguments.threads:
+        ready = [sys.executable, str(FILE_SIDE), "ready", network, str(path)]
+        found = in_a_process([*ready, str(threads)])
+        found["most_bytes"] = 1.15 * found["weight_bytes"] + found["cache_bytes"]
+        print(network, threads, {k: round(v, 2) for k, v in found.items()}, flush=True)
+        figures |= {
+            f"{network}.file.t{threads}.{k}": round(v, 4) for k, v in found.items()
+        }
+    versions = {"torch": torch.__version__}
+    report("lm-file", figures, json_path=arguments.json, versions=versions)
 
 
 def report_memory(arguments: argparse.Namespace) -> None:
@@ -292,7 +292,7 @@ def report_memory(arguments: argparse.Namespace) -> None:
     for section in arguments.only:
         for threads in arguments.threads:
             found = SECTIONS[section][0] == "tersify" and measure(
-                section, threads, 0.1, arguments.files, None
+                section, threads, 0.1, arguments.files
             )
             if found:
                 found["most_bytes"] = (
@@ -309,14 +309,11 @@ def report_memory(arguments: argparse.Namespace) -> None:
     )
 
 
-def _llama_version(python: str | None) -> str:
+def _version(python: str | None, package: str) -> str:
     if python is None:
         return "none"
-    command = [
-        python,
-        "-c",
-        "import importlib.metadata as m; print(m.version('llama-cpp-python'))",
-    ]
+    asked = f"import importlib.metadata as m; print(m.version({package!r}))"
+    command = [python, "-c", asked]
     return subprocess.run(
         command, capture_output=True, text=True, check=True
     ).stdout.strip()
