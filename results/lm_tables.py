@@ -44,6 +44,39 @@ def _row(figures: dict[str, float], key: str, name: str) -> str:
     return f"| {' | '.join([name, size, bits, *told])} |"
 
 
+GOALS = {"lm_3bit": (50.4, (1.12, 1.30, 1.30)), "lm_2bit": (37.0, (1.60, 2.2, 2.2))}
+MOST_OVER_ENTROPY = 0.5  # percent
+
+
+def language_goals() -> str:
+    """Which file meets which goal: bytes, perplexities of test text, bytes of codes."""
+    lines = [
+        "| goal | one command, CPU | script, GPU |",
+        "|---|---|---|",
+    ]
+    both = [read(record)["figures"] for record in ("lm-quality-cpu", "lm-quality")]
+    for key, (megabytes, most) in GOALS.items():
+        name = f"`{key.replace('_', '-')}`"
+        told = [f"{figures[f'{key}_file_bytes']:,.0f}" for figures in both]
+        lines.append(f"| {name}: file ≤ {megabytes:.1f} MB | {' | '.join(told)} |")
+        for kind, limit in zip(KINDS, most, strict=True):
+            told = [f"×{figures[f'{key}_test_{kind}_ratio']:.3f}" for figures in both]
+            lines.append(f"| {kind} ≤ ×{limit:.2f} | {' | '.join(told)} |")
+        told = [_over(figures, key) for figures in both]
+        lines.append(
+            f"| codes ≤ +{MOST_OVER_ENTROPY} % over the predicted entropy | {' | '.join(told)} |"
+        )
+    return "\n".join(lines)
+
+
+def _over(figures: dict[str, float], key: str) -> str:
+    percent = figures.get(f"{key}_codes_over_entropy_percent")
+    if percent is None:
+        return "not measured"
+    told = f"{percent:+.2f} %".replace("-", "−")
+    return told if percent <= MOST_OVER_ENTROPY else f"{told}, not met"
+
+
 PEERS = {
     "ours": "Tersify, steps, asked for {} bits",
     "gptq": "GPTQ (gptqmodel), {} bits, groups of {}, symmetric",
@@ -78,4 +111,8 @@ def language_peers() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"language-models": language_models, "language-peers": language_peers}
+TABLES = {
+    "language-models": language_models,
+    "language-goals": language_goals,
+    "language-peers": language_peers,
+}
