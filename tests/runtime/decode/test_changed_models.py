@@ -70,10 +70,15 @@ def test_a_change_is_noticed_by_every_call(change):
             call()
 
 
-def test_weights_that_are_no_numbers_do_not_count_as_changed():
+def test_a_generate_that_was_put_on_the_model_is_noticed():
     model = random_model("llama")
     fast = tersify.compile(model, strict=True)
-    # A buffer that was there before, of a kind that is unlike itself.
+    model.generate = lambda *_, **__: torch.zeros(1, 1)
+    with pytest.raises(ValueError, match="changed after it was compiled"):
+        fast.generate(random_ids(1, 5), **GREEDY)
+
+
+def test_numbers_that_are_unlike_themselves_do_not_count_as_changed():
     model = random_model("llama")
     model.register_buffer("odd", torch.full((5,), float("nan")))
     fast = tersify.compile(model, strict=True)

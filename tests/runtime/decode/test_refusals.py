@@ -31,6 +31,15 @@ def test_a_prompt_without_tokens_is_refused():
         fast.stream([], max_new_tokens=2)
     with pytest.raises(ValueError, match="at least one each"):
         fast(torch.zeros(1, 0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="at least one each"):
+        fast.generate(torch.zeros(1, 0, dtype=torch.int64), max_new_tokens=2)
+
+
+def test_a_text_that_is_no_row_of_several_is_one_sentence():
+    fast = tersify.compile(random_model("llama"), strict=True)
+    for call in (fast, fast.generate):
+        with pytest.raises(ValueError, match=r"\[texts, tokens\]"):
+            call(random_ids(5))
 
 
 def test_a_prompt_longer_than_the_cache_is_one_sentence():

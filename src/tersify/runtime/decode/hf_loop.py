@@ -36,19 +36,21 @@ def tensor_of(input_ids: Any) -> Tensor:
         ) from None
 
 
-def prompts_of(
-    input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int
-) -> list[list[int]]:
-    """The tokens of every text without the padding before them."""
-    if (
-        input_ids.ndim != 2
-        or input_ids.dtype not in (torch.int64, torch.int32)
-        or not input_ids.numel()
-    ):
+def check_texts(input_ids: Tensor) -> None:
+    """Raises where they are not the tokens of some texts."""
+    whole = input_ids.dtype in (torch.int64, torch.int32)
+    if input_ids.ndim != 2 or not whole or not input_ids.numel():
         raise ValueError(
             f"input_ids are whole numbers of [texts, tokens], at least one each; got {input_ids.dtype} "
             f"{tuple(input_ids.shape)}"
         )
+
+
+def prompts_of(
+    input_ids: Tensor, attention_mask: Tensor | None, vocabulary: int
+) -> list[list[int]]:
+    """The tokens of every text without the padding before them."""
+    check_texts(input_ids)
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= vocabulary:
         raise ValueError(

@@ -99,12 +99,15 @@ class LanguageModel(Streaming):
         """
         make_torch_safe()
         input_ids = hf_loop.tensor_of(input_ids)
+        hf_loop.check_texts(input_ids)
         if self._generating is None:
             self._generating = with_loop(self._model, self.decode)
         with warnings.catch_warnings():
             # A model that is only a configuration has no device, and needs none.
             warnings.filterwarnings("ignore", "You are calling .generate")
-            return self._generating.generate(input_ids, **arguments)
+            # That of the class: one put on the model later would not come to our loop.
+            generate = type(self._generating).generate
+            return generate(self._generating, input_ids, **arguments)
 
     def decode(
         self,
