@@ -14,7 +14,7 @@ class Arguments {
         sizes_(sizes),
         items_(call.list("a call")),
         what_(items_.empty() ? "" : items_[0].text("a call")) {
-    if (items_.empty()) throw BadFile("a call of the plan has no name");
+    if (items_.empty()) bad_file("a call of the plan has no name");
   }
 
   std::string_view name() const { return what_; }
@@ -35,7 +35,7 @@ class Arguments {
   std::vector<bool> flags(size_t wanted) {
     std::vector<bool> made;
     for (const Json::Value& item : next().list("an argument")) made.push_back(item.flag("an argument"));
-    if (made.size() != wanted) throw BadFile("a list of the plan has another length than it must");
+    if (made.size() != wanted) bad_file("a list of the plan has another length than it must");
     return made;
   }
   Shape shape() {
@@ -52,7 +52,7 @@ class Arguments {
   }
   Quant quant() {
     const std::vector<float> v = vector();
-    if (v.size() != 3) throw BadFile("a quantization has a scale, a low and a high end");
+    if (v.size() != 3) bad_file("a quantization has a scale, a low and a high end");
     return {v[0], v[1], v[2]};
   }
   Epilogue epilogue() { return epilogue_of(next()); }
@@ -64,7 +64,7 @@ class Arguments {
     std::vector<int> made;
     for (const Json::Value& item : value.list("an argument"))
       made.push_back(int(whole(item, "a size", INT_MIN, INT_MAX)));
-    if (made.size() != wanted) throw BadFile("a list of the plan has another length than it must");
+    if (made.size() != wanted) bad_file("a list of the plan has another length than it must");
     return made;
   }
   // Of a number that may change with the batch and the length.
@@ -73,7 +73,7 @@ class Arguments {
   }
   std::vector<float> vector_of(const Json::Value& value) const {
     const auto ends = value.list("a vector");
-    if (ends.size() != 2) throw BadFile("a vector of the plan is [begin, count]");
+    if (ends.size() != 2) bad_file("a vector of the plan is [begin, count]");
     const int64_t all = int64_t(numbers_.size());
     const int64_t begin = ends[0].whole("the begin of a vector", 0, all);
     const int64_t count = whole(ends[1], "the size of a vector", 0, all - begin);
@@ -83,7 +83,7 @@ class Arguments {
 
  private:
   static void check_finite(float number) {
-    if (!std::isfinite(number)) throw BadFile("a number of the plan is not finite");
+    if (!std::isfinite(number)) bad_file("a number of the plan is not finite");
   }
   float number_at(const Json::Value& value, bool is_end) const {
     const float found = numbers_.at(size_t(value.whole("the place of a number", 0, int64_t(numbers_.size()) - 1)));
@@ -92,7 +92,7 @@ class Arguments {
   }
   Epilogue epilogue_of(const Json::Value& value) const {
     const auto parts = value.list("an epilogue");
-    if (parts.size() != 7) throw BadFile("an epilogue of the plan has 7 parts");
+    if (parts.size() != 7) bad_file("an epilogue of the plan has 7 parts");
     Epilogue made{vector_of(parts[0]), vector_of(parts[1]), vector_of(parts[2]), vector_of(parts[3])};
     static constexpr Activation kActivations[] = {Activation::Clamp,     Activation::Gelu,    Activation::GeluTanh,
                                                   Activation::Silu,      Activation::Sigmoid, Activation::Tanh,

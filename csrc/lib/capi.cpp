@@ -158,10 +158,9 @@ tersify_status tersify_sizes(const tersify_model* model, int output, size_t numb
   return guarded([&] {
     require(model && shape, "a model and a place for the sizes are needed, one is null");
     const Plan& plan = model->real->plan;
-    const std::vector<Port>& ports = output ? plan.outputs : plan.inputs;
-    require(number < ports.size(), "the model has fewer ports than that");
+    require(number < plan.ports(output != 0).size(), "the model has fewer ports than that");
     plan.check({batch, length});
-    const std::vector<int64_t> made = plan.shape_of(ports[number], {batch, length});
+    const std::vector<int64_t> made = plan.shape_of(output != 0, number, {batch, length});
     std::copy(made.begin(), made.end(), shape);
   });
 }

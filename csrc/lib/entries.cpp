@@ -213,7 +213,7 @@ Directory::Directory(const Json& json) {
   const Json::Value root = json.root();
   for (const Json::Value& item : root.find("groups").list("groups")) {
     const auto listed = item.list("a group");
-    if (listed.empty()) throw BadFile("a group is [codec, checksum, …]");
+    if (listed.empty()) bad_file("a group is [codec, checksum, …]");
     Group group;
     group.codec = std::string(listed[0].text("a codec"));
     if (listed.size() > 1) group.crc = uint32_t(listed[1].whole("a checksum", 0, UINT32_MAX));
@@ -224,7 +224,7 @@ Directory::Directory(const Json& json) {
     same.emplace_back();
     entries.push_back(entry_of(item, groups.size(), same.back()));
     if (!names_.emplace(entries.back().name, int(entries.size()) - 1).second)
-      throw BadFile("two tensors have the same name");
+      bad_file("two tensors have the same name");
   }
   for (size_t i = 0; i < entries.size(); ++i) {
     if (same[i].empty()) continue;
@@ -238,7 +238,7 @@ Directory::Directory(const Json& json) {
     for (const auto& [alias, name] : aliases.object("aliases")) {
       const auto found = names_.find(name.text("an alias"));
       if (found == names_.end() || !names_.emplace(std::string(alias), found->second).second)
-        throw BadFile("an alias must map a new name to a tensor that is there");
+        bad_file("an alias must map a new name to a tensor that is there");
     }
   for (size_t i = 0; i < entries.size(); ++i) {
     const Entry& e = entries[i];
@@ -252,7 +252,7 @@ Directory::Directory(const Json& json) {
     array(e.scale, PartKind::Scale);
   }
   for (Group& group : groups) {
-    if (group.elements > kBlock) throw BadFile("a group holds more elements than are allowed");
+    if (group.elements > kBlock) bad_file("a group holds more elements than are allowed");
     if (group.levels || group.places.empty()) continue;
     std::vector<size_t> order(group.places.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -275,7 +275,7 @@ void Directory::place(int index, PartKind part, int64_t first, const std::vector
     Group& group = groups[size_t(first) + i];
     const bool fresh = group.places.empty();
     if (part == PartKind::Codes) {
-      if (!fresh && group.levels != e.levels) throw BadFile("a group mixes codes of different kinds");
+      if (!fresh && group.levels != e.levels) bad_file("a group mixes codes of different kinds");
       group.levels = e.levels;
       group.boxes.push_back(blocks[i]);
     } else {
@@ -283,15 +283,14 @@ void Directory::place(int index, PartKind part, int64_t first, const std::vector
                             : part == PartKind::Codebook ? e.codebook
                             : part == PartKind::Values   ? e.values
                                                          : e.scale);
-      if (!fresh && (group.levels || group.dtype != array.stored))
-        throw BadFile("a group mixes arrays of different kinds");
+      if (!fresh && (group.levels || group.dtype != array.stored)) bad_file("a group mixes arrays of different kinds");
       group.dtype = array.stored;
       const char letter = part == PartKind::Dense ? 'd' : part == PartKind::Codebook ? 'b' : part == PartKind::Values ? 'v' : 'm';
       group.kinds.push_back(letter + e.name.substr(e.name.rfind('.') + 1));
     }
     group.places.push_back({index, part, blocks[i].weights()});
     group.elements += blocks[i].weights();
-    if (group.elements > kBlock) throw BadFile("a group holds more elements than are allowed");
+    if (group.elements > kBlock) bad_file("a group holds more elements than are allowed");
   }
 }
 

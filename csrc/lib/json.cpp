@@ -3,6 +3,9 @@
 #include <algorithm>
 
 namespace tersify::lib {
+
+void bad_file(const char* sentence) { throw BadFile(sentence); }
+
 namespace {
 
 constexpr int kMaxDepth = 64;

@@ -18,22 +18,21 @@ std::vector<Port> ports_of(const Json::Value& value, bool fixed, bool free, uint
   std::vector<Port> ports;
   for (const Json::Value& item : value.list("the ports of the plan")) {
     const auto parts = item.list("a port");
-    if (parts.size() != 3) throw BadFile("a port of the plan has a name, a shape and a dtype");
+    if (parts.size() != 3) bad_file("a port of the plan has a name, a shape and a dtype");
     Port port;
     port.name = std::string(parts[0].text("the name of a port"));
     const std::string_view dtype = parts[2].text("the dtype of a port");
     port.ids = dtype == "int64";
-    if (!port.ids && dtype != "float32") throw BadFile("a port of the plan is of float32 or int64");
+    if (!port.ids && dtype != "float32") bad_file("a port of the plan is of float32 or int64");
     for (const Json::Value& size : parts[1].list("the shape of a port")) {
-      if (size.is_null() && (fixed || !port.shape.empty())) throw BadFile("the batch is the first axis of a port");
+      if (size.is_null() && (fixed || !port.shape.empty())) bad_file("the batch is the first axis of a port");
       if (free && size.kind() == Json::Kind::Object) {
         port.shape.push_back(-2);
-        port.polynomials.push_back(size);
         continue;
       }
       port.shape.push_back(size.is_null() ? -1 : size.whole("a size", 1, kMaxSize));
     }
-    if (port.shape.size() > kMaxRank) throw BadFile("a port of the plan has too many axes");
+    if (port.shape.size() > kMaxRank) bad_file("a port of the plan has too many axes");
     uint64_t bytes = port.ids ? sizeof(int64_t) : sizeof(float);
     for (const int64_t size : port.shape) {
       if (size > 0 && bytes > max_bytes / uint64_t(size))
@@ -49,11 +48,11 @@ std::vector<Port> ports_of(const Json::Value& value, bool fixed, bool free, uint
 std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const Json::Value& value,
                              std::vector<int>& shape, size_t rank) {
   const auto parts = value.list("a weight");
-  if (parts.size() < 3) throw BadFile("a weight of the plan has too few parts");
+  if (parts.size() < 3) bad_file("a weight of the plan has too few parts");
   const std::string_view how = parts[0].text("a weight");
   const bool own = how == "numbers", coded = how == "codes";
-  if (!own && !coded && how != "tensor" && how != "signs") throw BadFile("the plan has a weight of an unknown kind");
-  if (parts.size() != (own ? 3u : coded ? 5u : 4u)) throw BadFile("a weight of the plan has too many or too few parts");
+  if (!own && !coded && how != "tensor" && how != "signs") bad_file("the plan has a weight of an unknown kind");
+  if (parts.size() != (own ? 3u : coded ? 5u : 4u)) bad_file("a weight of the plan has too many or too few parts");
   shape = args.counts_of(parts.back(), rank);
   uint64_t elements = 1;
   for (const int size : shape) {
@@ -64,16 +63,16 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
   std::vector<float> numbers;
   if (own) {
     numbers = args.vector_of(parts[1]);
-    if (numbers.size() != elements) throw BadFile("a weight of the plan has another size than its shape");
+    if (numbers.size() != elements) bad_file("a weight of the plan has another size than its shape");
     return numbers;
   }
   const std::string_view name = parts[1].text("the name of a tensor");
   const Entry& entry = file.entry(name);
-  if (uint64_t(entry.elements) != elements) throw BadFile("a weight of the plan has another size than its tensor");
+  if (uint64_t(entry.elements) != elements) bad_file("a weight of the plan has another size than its tensor");
   if (coded) {
     const std::vector<float> table = args.vector_of(parts[3]);
     if (!entry.codebook || table.size() != size_t(entry.levels))
-      throw BadFile("a table of the plan must have a number for each level of its tensor");
+      bad_file("a table of the plan must have a number for each level of its tensor");
     const Bytes codes = file.codes(name);
     numbers.resize(codes.size());
     for (size_t i = 0; i < codes.size(); ++i) numbers[i] = table[codes[i]];
@@ -83,7 +82,7 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
       for (float& number : numbers) number = number > 0 ? 1.0f : number < 0 ? -1.0f : 0.0f;
   }
   if (!parts[2].flag("whether a weight is turned")) return numbers;
-  if (rank != 2 || entry.shape.size() != 2) throw BadFile("only matrices are turned");
+  if (rank != 2 || entry.shape.size() != 2) bad_file("only matrices are turned");
   const size_t rows = size_t(entry.shape[1]), columns = size_t(entry.shape[0]);
   std::vector<float> turned(numbers.size());
   for (size_t r = 0; r < rows; ++r)
@@ -94,8 +93,8 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
 DenseWeight dense_weight(const std::vector<float>& numbers, const std::vector<int>& shape, const Window& window,
                          int groups) {
   if (groups < 1 || shape[2] != window.kernel_h || shape[3] != window.kernel_w)
-    throw BadFile("a weight of the plan does not fit its window or groups");
-  if (int64_t(shape[1]) * groups > INT_MAX) throw BadFile("a weight of the plan has too many channels");
+    bad_file("a weight of the plan does not fit its window or groups");
+  if (int64_t(shape[1]) * groups > INT_MAX) bad_file("a weight of the plan has too many channels");
   return {numbers.data(), shape[0], shape[1] * groups, groups, window.taps()};
 }
 
@@ -111,11 +110,11 @@ Plan::Plan(const TerseFile& file) {
   const Bytes zipped = file.sections().read("plan");
   const uint64_t limit = std::min(kMaxPlan, std::max(kMinPlan, file.max_bytes() / 16));
   const Bytes whole = unzip(zipped.data(), zipped.size(), limit, "the plan");
-  if (whole.size() < 8) throw BadFile("the plan ends inside its first 8 bytes");
+  if (whole.size() < 8) bad_file("the plan ends inside its first 8 bytes");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | whole[size_t(i)];
   if (length > whole.size() - 8 || (whole.size() - 8 - length) % sizeof(float))
-    throw BadFile("the plan claims more text than it has");
+    bad_file("the plan claims more text than it has");
   json_ = std::make_unique<const Json>(
       std::string_view(reinterpret_cast<const char*>(whole.data()) + 8, size_t(length)), "plan",
       size_t(std::max(kMinPlan / kBytesPerValue, std::min(file.max_bytes() / kBytesPerValue, kMaxPlan))));
@@ -131,7 +130,7 @@ Plan::Plan(const TerseFile& file) {
   inputs = ports_of(root.find("inputs"), batch > 0, free_, file.max_bytes());
   outputs = ports_of(root.find("outputs"), batch > 0, free_, file.max_bytes());
   for (const Port& port : outputs)
-    if (port.ids) throw BadFile("an output of a plan is of float32");
+    if (port.ids) bad_file("an output of a plan is of float32");
   root.find("weights").list("the weights");
   root.find("calls").list("the calls");
   if (const Json::Value names = root.find("labels"); !names.is_null())
@@ -139,13 +138,13 @@ Plan::Plan(const TerseFile& file) {
   if (const Json::Value image = root.find("image"); !image.is_null()) {
     const std::vector<Json::Value> calls = root.find("calls").list("the calls");
     const auto parts = image.list("what is known of images");
-    if (parts.size() != 2 || calls.empty()) throw BadFile("the plan has a mean and a spread of images");
+    if (parts.size() != 2 || calls.empty()) bad_file("the plan has a mean and a spread of images");
     const Arguments reader(*this, calls[0]);
     mean = reader.vector_of(parts[0]);
     std = reader.vector_of(parts[1]);
     for (const float spread : std)
-      if (!(spread > 0)) throw BadFile("the spread of an image is above 0");
-    if (mean.size() != std.size()) throw BadFile("the plan has another number of means than of spreads");
+      if (!(spread > 0)) bad_file("the spread of an image is above 0");
+    if (mean.size() != std.size()) bad_file("the plan has another number of means than of spreads");
   }
 }
 
@@ -154,7 +153,7 @@ void Plan::read_lengths(const Json::Value& given) {
   const Json::Value value = given.find("length");
   if (value.is_null()) return;
   const auto parts = value.list("the lengths");
-  if (parts.size() != 3) throw BadFile("the lengths of the plan are a least, a step and a most");
+  if (parts.size() != 3) bad_file("the lengths of the plan are a least, a step and a most");
   lengths.least = parts[0].whole("the least length", 1, kMaxLength);
   lengths.step = parts[1].whole("the step of lengths", 1, kMaxLength);
   lengths.most = parts[2].is_null() ? kMaxLength : parts[2].whole("the most length", lengths.least, kMaxLength);
@@ -171,13 +170,12 @@ void Plan::check(const Asked& asked) const {
                                 ", got " + std::to_string(asked.length));
 }
 
-std::vector<int64_t> Plan::shape_of(const Port& port, const Asked& asked) const {
-  std::vector<int64_t> made;
-  size_t at = 0;
-  for (const int64_t size : port.shape)
-    made.push_back(size == -2   ? sizes_of(asked).whole(port.polynomials[at++], "a size", 1, kMaxSize)
-                   : size == -1 ? asked.batch
-                                : size);
+std::vector<int64_t> Plan::shape_of(bool output, size_t number, const Asked& asked) const {
+  std::vector<int64_t> made = ports(output)[number].shape;
+  const auto parts = json_->root().find(output ? "outputs" : "inputs").list("ports")[number].list("a port");
+  const auto sizes = parts[1].list("the shape of a port");
+  for (size_t i = 0; i < made.size(); ++i)
+    made[i] = sizes[i].is_null() ? asked.batch : sizes_of(asked).whole(sizes[i], "a size", 1, kMaxSize);
   return made;
 }
 

@@ -15,8 +15,7 @@ namespace tersify::lib {
 struct Port {
   std::string name;
   bool ids = false;
-  std::vector<int64_t> shape;            // −1 is the batch, −2 changes with the length
-  std::vector<Json::Value> polynomials;  // of the sizes that are −2, in order
+  std::vector<int64_t> shape;  // −1 is the batch, −2 changes with the length
 };
 
 // The sizes of one run.
@@ -47,8 +46,9 @@ class Plan {
   // An engine for these sizes. All its values together take no more than `max_bytes`.
   std::unique_ptr<Engine> engine(const Weights& weights, const std::shared_ptr<Workspace>& workspace,
                                  const Asked& wanted, uint64_t max_bytes) const;
+  const std::vector<Port>& ports(bool outputs_wanted) const { return outputs_wanted ? outputs : inputs; }
   // The sizes of a port, each 1 or more.
-  std::vector<int64_t> shape_of(const Port& port, const Asked& asked) const;
+  std::vector<int64_t> shape_of(bool output, size_t number, const Asked& asked) const;
   void check(const Asked& asked) const;  // throws std::invalid_argument for sizes that the plan does not run
 
  private:

@@ -40,7 +40,7 @@ class Builder {
 
  private:
   int known(int64_t number) const {
-    if (number < 0 || number >= int64_t(made_.size())) throw BadFile("the plan reads a value that does not exist yet");
+    if (number < 0 || number >= int64_t(made_.size())) bad_file("the plan reads a value that does not exist yet");
     return made_[size_t(number)];
   }
   int value(Arguments& a) const { return known(a.count()); }
@@ -51,7 +51,7 @@ class Builder {
   std::vector<int> values(Arguments& a) const {
     std::vector<int> found;
     for (const Json::Value& item : a.next().list("values")) found.push_back(known(item.whole("a value", 0, INT_MAX)));
-    if (found.empty()) throw BadFile("a list of values of the plan is empty");
+    if (found.empty()) bad_file("a list of values of the plan is empty");
     return found;
   }
   int items(Arguments& a) const {
@@ -177,7 +177,7 @@ class Builder {
     Move move;
     for (const Json::Value& item : a.next().list("axes")) {
       const auto axis = item.list("an axis");
-      if (axis.size() != 4) throw BadFile("an axis of a move has 4 numbers");
+      if (axis.size() != 4) bad_file("an axis of a move has 4 numbers");
       const auto size = [&](size_t i) { return int(a.whole(axis[i], "an axis", 0, INT_MAX)); };
       move.axes.push_back({size(0), size(1), size(2), a.whole(axis[3], "a stride", INT_MIN, INT_MAX)});
     }
@@ -207,18 +207,18 @@ class Builder {
 
 // The ports say what a caller must hand over; they must be what the engine will read and write.
 void check_ports(const Plan& plan, const Asked& asked, const Engine& engine, bool outputs) {
-  const std::vector<Port>& ports = outputs ? plan.outputs : plan.inputs;
+  const std::vector<Port>& ports = plan.ports(outputs);
   const size_t count = outputs ? engine.output_number() : engine.input_number();
-  if (ports.size() != count) throw BadFile("the plan names other inputs or outputs than it has");
+  if (ports.size() != count) bad_file("the plan names other inputs or outputs than it has");
   for (size_t i = 0; i < count; ++i) {
     const int64_t numbers = outputs ? engine.output_count(i) : engine.input_count(i);
     int64_t product = 1;
-    for (const int64_t factor : plan.shape_of(ports[i], asked)) {
-      if (product > numbers / factor) throw BadFile("a port of the plan has another size than its value");
+    for (const int64_t factor : plan.shape_of(outputs, i, asked)) {
+      if (product > numbers / factor) bad_file("a port of the plan has another size than its value");
       product *= factor;
     }
     if (product != numbers || (!outputs && ports[i].ids != engine.input_is_ids(i)))
-      throw BadFile("a port of the plan has another size or type than its value");
+      bad_file("a port of the plan has another size or type than its value");
   }
 }
 

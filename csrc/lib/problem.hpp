@@ -8,6 +8,8 @@ namespace tersify::lib {
 struct BadFile : std::runtime_error {  // the bytes are not what docs/reference/format.md says
   using std::runtime_error::runtime_error;
 };
+// Throws one: a call is smaller than a throw, and there are many.
+[[noreturn]] void bad_file(const char* sentence);
 struct CannotRead : std::runtime_error {  // there is no such file
   using std::runtime_error::runtime_error;
 };

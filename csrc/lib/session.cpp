@@ -41,7 +41,7 @@ Asked Session::asked(int64_t batch, const std::vector<Span>& inputs) const {
       if (size != -2) left /= std::max<int64_t>(size == -1 ? batch : size, 1);
     return {batch, left};  // where it does not divide, the engine finds another count than it wants
   }
-  throw BadFile("the plan has a free length, and no input that says it");
+  bad_file("the plan has a free length, and no input that says it");
 }
 
 std::shared_ptr<Engine> Session::engine(const Asked& asked) {

@@ -24,11 +24,11 @@ class Sizes {
 
   int64_t polynomial(const Json::Value& value) const {
     const auto terms = value.find("terms").list("the terms of a size");
-    if (terms.empty() || terms.size() > kMostTerms) throw BadFile("a size of the plan has no terms, or too many");
+    if (terms.empty() || terms.size() > kMostTerms) bad_file("a size of the plan has no terms, or too many");
     int64_t total = 0;
     for (const Json::Value& item : terms) {
       const auto parts = item.list("a term of a size");
-      if (parts.size() != 3) throw BadFile("a term of a size has a factor and two powers");
+      if (parts.size() != 3) bad_file("a term of a size has a factor and two powers");
       int64_t product = parts[0].whole("a factor", -kLargest, kLargest);
       for (size_t i = 0; i < 2; ++i)
         for (int64_t power = parts[i + 1].whole("a power", 0, kMostPower); power > 0; --power)
@@ -37,7 +37,7 @@ class Sizes {
     }
     const Json::Value divisor = value.find("over");
     const int64_t over = divisor.is_null() ? 1 : divisor.whole("what a size is divided by", 1, kLargest);
-    if (total % over) throw BadFile("a size of the plan is not whole for this batch or length");
+    if (total % over) bad_file("a size of the plan is not whole for this batch or length");
     return total / over;
   }
   [[noreturn]] static void too_large() { throw TooLarge("a size of the plan is too large for this batch or length"); }

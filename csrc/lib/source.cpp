@@ -33,7 +33,7 @@ uint64_t take_number(const Bytes& data, size_t& at) {
     value |= uint64_t(byte & 127) << 7 * place;
     if (byte < 128) return value;
   }
-  throw BadFile("a length in the section 'small' does not end");
+  bad_file("a length in the section 'small' does not end");
 }
 
 class InMemory final : public Source {
@@ -77,7 +77,7 @@ class OnDisk final : public Source {
 #else
     const bool there = fseeko(file_, off_t(at), SEEK_SET) == 0;
 #endif
-    if (!there || std::fread(out, 1, count, file_) != count) throw BadFile("the file ends too early");
+    if (!there || std::fread(out, 1, count, file_) != count) bad_file("the file ends too early");
   }
 
  private:
@@ -111,7 +111,7 @@ Sections::Sections(std::shared_ptr<const Source> source) : source_(std::move(sou
   for (const auto& [name, entry] : header.root().object("the header")) {
     if (name == "__metadata__") {
       const Json::Value version = entry.find("terse");
-      if (version.is_null()) throw BadFile("not a .terse file: the header has no version");
+      if (version.is_null()) bad_file("not a .terse file: the header has no version");
       const std::string_view major = version.text("the version");
       if (major != "1" && major.substr(0, 2) != "1.")
         throw BadFile("the file has format version " + std::string(major) + ", this library reads 1");
@@ -128,7 +128,7 @@ Sections::Sections(std::shared_ptr<const Source> source) : source_(std::move(sou
     shape[0].whole("a section's size", end - begin, end - begin);
     spans_[std::string(name)] = {uint64_t(begin), uint64_t(end)};
   }
-  if (!versioned) throw BadFile("not a .terse file: the header has no version");
+  if (!versioned) bad_file("not a .terse file: the header has no version");
   std::vector<Span> sorted;
   for (const auto& [name, span] : spans_) sorted.push_back(span);
   std::sort(sorted.begin(), sorted.end(), [](const Span& a, const Span& b) {
@@ -136,29 +136,29 @@ Sections::Sections(std::shared_ptr<const Source> source) : source_(std::move(sou
   });
   uint64_t at = 0;
   for (const Span& span : sorted) {
-    if (span.begin != at) throw BadFile("sections overlap, or leave a gap");
+    if (span.begin != at) bad_file("sections overlap, or leave a gap");
     at = span.end;
   }
-  if (data_ + at != whole) throw BadFile("the sections do not end where the file does");
+  if (data_ + at != whole) bad_file("the sections do not end where the file does");
   if (has("small")) add_parts_of_small();
 }
 
 void Sections::add_parts_of_small() {
-  if (has("directory") || size("small") > kMaxSmall) throw BadFile("a section 'small' is too large, or not alone");
+  if (has("directory") || size("small") > kMaxSmall) bad_file("a section 'small' is too large, or not alone");
   const uint64_t begin = span("small").begin;
   const Bytes data = read("small");
   size_t at = 4;
   if (data.size() < at || crc32(data.data() + at, data.size() - at) != number_of(data.data()))
-    throw BadFile("the section 'small' is damaged: its checksum does not match");
+    bad_file("the section 'small' is damaged: its checksum does not match");
   std::vector<uint64_t> lengths;
   for (uint64_t left = take_number(data, at); left > 0; --left) lengths.push_back(take_number(data, at));
   uint64_t next = begin + at;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const std::string name = i ? "g" + std::to_string(i - 1) : "directory";
-    if (!spans_.emplace(name, Span{next, next + lengths[i]}).second) throw BadFile("a section is there twice");
+    if (!spans_.emplace(name, Span{next, next + lengths[i]}).second) bad_file("a section is there twice");
     next += lengths[i];
   }
-  if (lengths.empty() || next != begin + data.size()) throw BadFile("the section 'small' does not hold what it says");
+  if (lengths.empty() || next != begin + data.size()) bad_file("the section 'small' does not hold what it says");
 }
 
 const Sections::Span& Sections::span(std::string_view name) const {

@@ -71,7 +71,7 @@ TerseFile::TerseFile(std::shared_ptr<const Source> source, uint64_t max_bytes)
                   size_t(std::max(kMinDirectory, std::min<uint64_t>(max_bytes / kBytesPerValue, kMaxDirectory))));
   directory_ = std::make_unique<Directory>(json);
   for (const Group& group : directory_->groups)
-    if (!group.crc && !sections_.has("small")) throw BadFile("a group has no checksum");
+    if (!group.crc && !sections_.has("small")) bad_file("a group has no checksum");
 }
 
 std::shared_ptr<const Bytes> TerseFile::group(int64_t index) const {
@@ -115,7 +115,7 @@ Bytes TerseFile::part(int entry, PartKind kind, int64_t first, int64_t elements,
       }
       at += size;
     }
-    if (!found) throw BadFile("a part of a tensor is not where the directory says");
+    if (!found) bad_file("a part of a tensor is not where the directory says");
   }
   return made;
 }

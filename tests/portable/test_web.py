@@ -18,6 +18,7 @@ import pytest
 import torch
 from library import ROOT
 from plan_networks import networks, packed
+from test_plan_lengths import seeded
 
 import tersify
 from tersify import codec
@@ -67,18 +68,32 @@ def replayed(path: Path, given: torch.Tensor) -> np.ndarray:
     return Replay(read_program(file), file).run([given])[0].numpy()
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, "ternary in int8"])
-def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> None:
-    int8 = name.endswith(" in int8")
-    path, numbers = tmp_path / "net.terse", tmp_path / "numbers"
-    given = save(name.split()[0], path, "int8" if int8 else "fp32")
+def made_by_the_module(path: Path, given: torch.Tensor, folder: Path) -> np.ndarray:
+    numbers, script = folder / "numbers", folder / "run.mjs"
     numbers.write_bytes(given.numpy().tobytes())
-    script = tmp_path / "run.mjs"
     script.write_text(SCRIPT.replace("PACKAGE", str(PACKAGE)))
     ids = json.dumps(not given.is_floating_point())
     command = [node(), *map(str, (script, path, numbers, len(given))), ids]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    made = np.array(json.loads(done.stdout), np.float32)
+    return np.array(json.loads(done.stdout), np.float32)
+
+
+def test_the_module_takes_the_length_of_its_input(tmp_path: Path) -> None:
+    path = tmp_path / "net.terse"
+    model, example, first, other = seeded("convolutions")
+    tersify.save(model, path, example=example(2, first), other=example(2, other))
+    for length in (first, 31):
+        given = example(2, length)
+        made, wanted = made_by_the_module(path, given, tmp_path), replayed(path, given)
+        assert np.allclose(made, wanted.reshape(-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "ternary in int8"])
+def test_the_module_makes_what_the_runtime_makes(name: str, tmp_path: Path) -> None:
+    int8 = name.endswith(" in int8")
+    path = tmp_path / "net.terse"
+    given = save(name.split()[0], path, "int8" if int8 else "fp32")
+    made = made_by_the_module(path, given, tmp_path)
     wanted = replayed(path, given).reshape(-1)
     if int8:
         assert np.array_equal(made, wanted)
