@@ -123,6 +123,12 @@ def test_a_table_of_places_ends_where_the_longer_example_ends() -> None:
     assert program.length[2] == other
 
 
+def test_the_longer_example_may_be_all_that_a_table_has() -> None:
+    model, example, _, _ = seeded("places")
+    program = lowered(model, example(2, 63), packed(model), other=example(2, 64))
+    assert program.length == (2, 1, 64)
+
+
 def test_strides_leave_the_lengths_that_they_divide() -> None:
     model, example, first, other = seeded("strided")
     tensors = packed(model)

@@ -97,7 +97,9 @@ def test_what_save_cannot_tell_of_a_plan_is_refused(
     assert not (tmp_path / "n.terse").exists()
 
 
-@pytest.mark.parametrize("given", [{"image": (0.5, 0.5)}, {"labels": NAMES}, {"other": IMAGES}])
+@pytest.mark.parametrize(
+    "given", [{"image": (0.5, 0.5)}, {"labels": NAMES}, {"other": IMAGES}]
+)
 def test_facts_of_a_plan_without_one_are_refused(
     given: dict[str, object], tmp_path: Path
 ) -> None:

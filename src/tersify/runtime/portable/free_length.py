@@ -61,7 +61,10 @@ class _Search:
         yield from found[:MOST_STEPS]
 
     def joined(self, step: int, batches: Sequence[int]) -> Free:
-        short = self._short
+        # Between the two lengths, or as near to the longer one as four of them allow: a
+        # table of places may end there.
+        last = self._long - 3 * step
+        short = min(self._short, last) if last > 0 else self._short
         lengths = [short + i * step for i in range(3)]
         grid = Grid(batches, lengths)
         some = batches[0]
@@ -74,7 +77,7 @@ class _Search:
             program = replace(program, batch=None)
             if not has_batch(program):
                 raise Differs("an input or output has no batch")
-        least = self._least(step, grid, checks)
+        least = self._least(step, grid, checks, short)
         most = max(s.length for s in checks) if joined.cuts_vectors else None
         program = replace(program, length=Lengths(least, step, most))
         few = 1 if len(batches) > 1 else some
@@ -82,9 +85,9 @@ class _Search:
         sizes = (Sizes(few, least), Sizes(many, short + step), Sizes(few, self._long))
         return Free(program, tuple(map(self._given, sizes)))
 
-    def _least(self, step: int, grid: Grid, checks: list[Sizes]) -> int:
+    def _least(self, step: int, grid: Grid, checks: list[Sizes], short: int) -> int:
         """The smallest length that fits in with the others, of a few."""
-        below = range(self._short % step or step, self._short, step)
+        below = range(short % step or step, short, step)
         for length in [*below[:SMALLEST], *below[len(below) // 2 :][:1]]:
             more = [*checks, Sizes(checks[0].batch, length)]
             try:
@@ -92,7 +95,7 @@ class _Search:
             except ValueError:
                 continue
             return length
-        return self._short
+        return short
 
     def _all(self, sizes: Sequence[Sizes]) -> list[Program]:
         for one in sizes:
