@@ -104,3 +104,23 @@ def test_weights_of_other_types_are_sampled_too(kind):
     scaled_behind_torchs_back(model)
     with pytest.raises(ValueError, match="changed after it was compiled"):
         fast(random_ids(1, 5))
+
+
+def test_weights_that_lie_the_other_way_are_sampled_too():
+    model = random_model("llama")
+    layer = model.model.layers[0].mlp.up_proj
+    layer.weight = torch.nn.Parameter(layer.weight.detach().t().contiguous().t())
+    assert not layer.weight.is_contiguous()
+    fast = tersify.compile(model, strict=True)
+    fast(random_ids(1, 5))
+    scaled_behind_torchs_back(model)
+    with pytest.raises(ValueError, match="changed after it was compiled"):
+        fast(random_ids(1, 5))
+
+
+def test_tensors_without_numbers_are_no_obstacle():
+    model = random_model("llama")
+    model.register_buffer("none", torch.empty(0))
+    model.register_buffer("one", torch.tensor(3.0))
+    fast = tersify.compile(model, strict=True)
+    fast(random_ids(1, 5))

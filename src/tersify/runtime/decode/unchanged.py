@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from tersify.runtime.decode.known_code import unknown_part
 
-SAMPLES = 16  # of each tensor: a call should not wait for the memory of all weights
+SAMPLES, SAMPLES_ALONG = (
+    16,
+    4,
+)  # of each tensor: a call should not wait for the memory of all weights
 
 
 class Snapshot:
@@ -57,11 +60,16 @@ def _samples(model: nn.Module) -> Tensor:
     by_type: dict[torch.dtype, list[Tensor]] = {}
     with torch.no_grad():
         for tensor in _tensors(model):
-            # Only of a contiguous one is this no copy of everything.
-            if tensor.numel() and tensor.is_contiguous():
-                flat = tensor.detach().view(-1)
-                step = -(-flat.numel() // SAMPLES)
-                by_type.setdefault(tensor.dtype, []).append(flat[::step])
+            by_type.setdefault(tensor.dtype, []).append(_sample(tensor.detach()))
         # Bytes, because a NaN is not equal to itself.
         parts = [torch.cat(x).view(torch.uint8) for x in by_type.values()]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    # Without a copy of everything, which flattening another one would be.
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        return flat[:: max(-(-flat.numel() // SAMPLES), 1)]
+    steps = [max(-(-size // SAMPLES_ALONG), 1) for size in tensor.shape]
+    return tensor[tuple(slice(None, None, step) for step in steps)].reshape(-1)
