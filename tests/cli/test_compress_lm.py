@@ -85,6 +85,29 @@ def test_the_file_holds_the_model_and_its_tokenizer(folder, tmp_path, recipe):
     )
 
 
+@pytest.mark.parametrize("code", ['"ternary"', '"table"\nbits = 4.0'])
+def test_a_model_with_scales_for_groups_of_columns_generates(
+    folder, tmp_path, code, capsys
+):
+    from tersify.cli import main
+
+    recipe, out = tmp_path / "groups.toml", tmp_path / "model.terse"
+    recipe.write_text(f"[compensation]\ncode = {code}\ngroups = 16\n")
+    done = run(folder, out, "--recipe", str(recipe))
+    assert done.exit_code == 0, done.output
+    model, tokenizer = language.load_language_model(out)
+    levels = model.model.layers[0].mlp.up_proj.weight.detach()[0].view(2, 16)
+    assert float(levels[0].abs().max()) != float(levels[1].abs().max())
+    prompt = "the cat sat"
+    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+    wanted = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    capsys.readouterr()
+    given = ["--prompt", prompt, "--max-new-tokens", "5"]
+    assert main(["generate", str(out), *given]) == 0
+    told = capsys.readouterr().out
+    assert tokenizer.decode(wanted[0, ids.shape[1] :]).strip() in told
+
+
 def test_bits_on_the_command_line_win_over_the_recipe(folder, tmp_path):
     sizes = []
     for bits in ("2", "5"):

@@ -153,6 +153,28 @@ def test_windows_of_tokens_come_as_people_have_them(folder, given):
         assert torch.equal(found[name], tensor), name
 
 
+def test_scales_for_groups_of_columns_are_saved_and_loaded_again_and_again(
+    folder, tmp_path
+):
+    settings = {"code": "ternary", "groups": 8, "tune_steps": 0, "tune_codes": False}
+    config = TersifyConfig("lm-3bit", settings=settings, calibration=WINDOWS)
+    model = loaded(folder, quantization_config=config)
+    sizes = []
+    for name in ("one", "two"):
+        model.save_pretrained(tmp_path / name)
+        sizes.append((tmp_path / name / "model.safetensors").stat().st_size)
+        again = loaded(tmp_path / name)
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(again.state_dict()[key], tensor), key
+        model = again
+    assert sizes[0] == sizes[1]
+    assert sizes[0] < (folder / "model.safetensors").stat().st_size / 4
+    ids = torch.tensor([[5, 6, 7]])
+    given = {"max_new_tokens": 5, "do_sample": False}
+    fast = tersify.compile(model)
+    assert torch.equal(fast.generate(ids, **given), model.generate(ids, **given))
+
+
 def test_one_list_of_tokens_is_one_window():
     assert TersifyConfig(calibration=[1, 2, 3]).calibration.tolist() == [[1, 2, 3]]
 

@@ -24,6 +24,7 @@ from tersify.codec.split import decode_group
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.blocks import block_names, joined, joined_shapes
 from tersify.tensor.inputs import METADATA, read_facts
 from tersify.tensor.model import check_names, load_state
 from tersify.tensor.torch_prune_names import names_as_in, refresh_masked, weights_as_in
@@ -56,12 +57,15 @@ def load(
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
         # before anything is decoded
-        check_names(names_as_in(file.shapes(), into.state_dict()), into)
+        shapes = joined_shapes(file.shapes(), file.aliases, file.metadata)
+        check_names(names_as_in(shapes, into.state_dict()), into)
         try:
             read_facts(file.metadata.get(METADATA, {}), into)
         except ValueError as problem:
             raise TerseFileError(str(problem)) from None
     packed = file.read(threads=threads)
+    if block_names(file.metadata):
+        packed = joined(packed)
     with _naming(path):
         load_state(weights_as_in(packed, into), into)
     refresh_masked(into)
@@ -171,9 +175,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
                 repr(entry.name),
             )
             recent = self._recent  # another thread may put others in its place
-            decoded = {
-                g: recent[g] if g in recent else self._decode(g) for g in groups
-            }
+            decoded = {g: recent[g] if g in recent else self._decode(g) for g in groups}
             tensor = self._tensor(entry, decoded, copy=True)
         # the pools among them: the next tensor is often in the same ones
         self._recent = decoded

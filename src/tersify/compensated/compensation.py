@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tersify.calibration import Calibration
 from tersify.compensated.folder import Folder, Measured
+from tersify.compensated.groups import Grouped
 from tersify.compensated.matrices import Matrix, in_parts, matrices_of
 from tersify.compensated.priced import PricedTable, priced_levels
 from tersify.compensated.rates import constant_for, entropy_bits_by_scale, sample_of
@@ -23,6 +24,7 @@ from tersify.compensated.tables import Pruned, Table, Ternary
 from tersify.compensated.triangular import compensate, spread_of
 from tersify.compensated.tune import tuned
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.blocks import METADATA as BLOCKS
 from tersify.tensor.model import tied
 
 HESSIAN_BYTES = 2 << 30  # of all matrices that one pass over the batches looks at
@@ -109,7 +111,8 @@ def compensate_(
             for name, vector in found.vectors.items():
                 model.get_parameter(name).copy_(vector)
         for matrix in matrices:
-            matrix.parameter.copy_(made[matrix.name].to_dense())
+            dense = made[matrix.name].to_dense()
+            matrix.parameter.copy_(dense.reshape(matrix.parameter.shape))
     return _network(model, settings, matrices, made)
 
 
@@ -248,15 +251,28 @@ def _compressed(
         if latents is not None and matrix.transposed:
             latents = latents.T.contiguous()
         return matrix.as_stored(grid.packed().cpu()), latents
-    code: Table | Pruned
-    if settings.code == "table":
-        code = Table(int(settings.bits), found.rows)
-    elif settings.code == "ternary":
-        code = Ternary()
-    else:
-        code = Pruned(settings.sparsity)
-    compensate(matrix.weight, found.upper, code)
-    return matrix.as_stored(code.packed().cpu()), None
+    if settings.code == "prune":
+        pruned = Pruned(settings.sparsity)
+        compensate(matrix.weight, found.upper, pruned)
+        return matrix.as_stored(pruned.packed().cpu()), None
+    groups = _groups_of(settings, matrix)
+    fisher = found.rows.repeat_interleave(groups)
+    is_ternary = settings.code == "ternary"
+    code = Ternary() if is_ternary else Table(int(settings.bits), fisher)
+    if groups == 1:
+        compensate(matrix.weight, found.upper, code)
+        return matrix.as_stored(code.packed().cpu()), None
+    grouped = Grouped(code, settings.groups)
+    compensate(matrix.weight, found.upper, grouped, block_columns=settings.groups)
+    return grouped.packed().cpu(), None
+
+
+def _groups_of(settings: Compensation, matrix: Matrix) -> int:
+    """Of a row; one where groups do not fit."""
+    columns, size = matrix.weight.shape[1], settings.groups
+    if not size or columns % size or matrix.transposed:
+        return 1
+    return columns // size
 
 
 def _grid(
@@ -283,6 +299,7 @@ def _network(
         name: tensor.detach() for name, tensor in tensors.items()
     }
     every |= made
-    return CompressedModel(
-        every, aliases=aliases, metadata={"compensation": settings.to_mapping()}
-    )
+    metadata: dict[str, Any] = {"compensation": settings.to_mapping()}
+    if blocks := [name for name, packed in made.items() if len(packed.shape) == 3]:
+        metadata[BLOCKS] = blocks
+    return CompressedModel(every, aliases=aliases, metadata=metadata)

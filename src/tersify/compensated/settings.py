@@ -23,6 +23,8 @@ class Compensation:
         bits: of a weight in the file, a mean over all matrices, for steps; the size of a table for "table".
         coded_bits: of a weight in the file, a mean over all matrices, for "table": a price on the bits of codes chooses
             the levels, and rows and columns have steps; 0 for a table that ignores them.
+        groups: columns of a row that share a scale, for "ternary" and for "table" without coded_bits; 0 for one scale a
+            row, which a matrix also gets whose columns are no multiple of it.
         dead_zone: how much more than half a step a weight must have to be no zero, for steps.
         levels: the most that a matrix has, an odd number, for steps; 15 makes codes of 4 bits.
         sparsity: the fraction of zeros, for "prune".
@@ -36,6 +38,7 @@ class Compensation:
     code: str = "steps"
     bits: float = 3.0
     coded_bits: float = 0.0
+    groups: int = 0
     dead_zone: float = 0.1
     levels: int = 255
     sparsity: float = 0.5
@@ -56,6 +59,11 @@ class Compensation:
         if self.coded_bits and self.code != "table":
             raise ValueError(
                 f"coded_bits is for code table, got {self.code!r}; steps have bits"
+            )
+        check_whole("groups", self.groups, low=0)
+        if self.groups and (self.code not in ("table", "ternary") or self.file_bits):
+            raise ValueError(
+                "groups is for code ternary and for tables without coded_bits; steps have a scale for each column"
             )
         check_range("dead_zone", self.dead_zone, low=0.0, high=0.5)
         check_whole("levels", self.levels, low=3, high=255)

@@ -38,7 +38,16 @@ class Table:
         self._codes = torch.empty(0, dtype=torch.uint8)
 
     def begin(self, weight: Tensor, spread: Tensor) -> None:
-        matters = spread.reciprocal().square()
+        self.fit(weight, spread.reciprocal().square())
+        self.make_room(weight)
+
+    def make_room(self, weight: Tensor) -> None:
+        self._codes = torch.empty(
+            weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device
+        )
+
+    def fit(self, weight: Tensor, matters: Tensor) -> None:
+        """Levels for all rows, and a scale for each; `matters` broadcasts over them."""
         top = weight.abs().amax(1).clamp(min=1e-12)
         self.scale = top / (2 ** (WORD_BITS - 1) - 1)
         self.levels = self._fitted(weight, matters)
@@ -46,15 +55,17 @@ class Table:
             self._fit_scale(weight, matters)
             self.levels = self._fitted(weight, matters)
         self.scale = short(self.scale)
-        self._codes = torch.empty(
-            weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device
-        )
+
+    def fit_rows(self, weight: Tensor, matters: Tensor) -> None:
+        """The scales anew, with the levels that there are."""
+        self._fit_scale(weight, matters)
+        self.scale = short(self.scale)
 
     def _fitted(self, weight: Tensor, matters: Tensor) -> Tensor:
         """The best levels of the scaled matrix: exact, on the grid of the words."""
         scaled = (weight / self.scale[:, None]).double().cpu().numpy().ravel()
         counted = (
-            (matters[None] * (self._fisher * self.scale.square())[:, None])
+            (matters * (self._fisher * self.scale.square())[:, None])
             .double()
             .cpu()
             .numpy()
@@ -107,13 +118,18 @@ class Table:
         return self.levels[codes] * self.scale
 
     def packed(self) -> CompressedTensor:
-        codes = self._codes.T.contiguous()
+        codes = self.codes
         return CompressedTensor(
             shape=tuple(codes.shape),
             codes=codes,
             codebook=self.levels,
             scale=self.scale[:, None],
         )
+
+    @property
+    def codes(self) -> Tensor:
+        """Rows × columns."""
+        return self._codes.T.contiguous()
 
 
 class Ternary(Table):
@@ -124,9 +140,11 @@ class Ternary(Table):
     def __init__(self) -> None:
         super().__init__(1, torch.empty(0))
 
-    def begin(self, weight: Tensor, spread: Tensor) -> None:
-        matters = spread.reciprocal().square()
+    def fit(self, weight: Tensor, matters: Tensor) -> None:
         self.levels = torch.tensor([0.0, -1.0, 1.0], device=weight.device)
+        self.fit_rows(weight, matters)
+
+    def fit_rows(self, weight: Tensor, matters: Tensor) -> None:
         self.scale = weight.abs().mean(1).clamp(min=1e-12)
         for _ in range(TERNARY_ROUNDS):
             kept = (weight.abs() > self.scale[:, None] / 2) * matters
@@ -134,9 +152,6 @@ class Ternary(Table):
                 (weight.abs() * kept).sum(1) / kept.sum(1).clamp(min=1e-30)
             ).clamp(min=1e-12)
         self.scale = short(self.scale)
-        self._codes = torch.empty(
-            weight.shape[1], weight.shape[0], dtype=torch.uint8, device=weight.device
-        )
 
 
 class Pruned:

@@ -56,7 +56,13 @@ def spread_of(hessian: Tensor, damping: float) -> Tensor:
 
 
 @torch.no_grad()
-def compensate(weight: Tensor, upper: Tensor, code: ColumnCode) -> Tensor:
+def compensate(
+    weight: Tensor,
+    upper: Tensor,
+    code: ColumnCode,
+    *,
+    block_columns: int = BLOCK_COLUMNS,
+) -> Tensor:
     """The rounded weight (rows × columns), each column rounded by `code` after the
     errors of those before it.
 
@@ -69,8 +75,8 @@ def compensate(weight: Tensor, upper: Tensor, code: ColumnCode) -> Tensor:
     upper = upper.float()
     columns = rest.shape[1]
     code.begin(rest, spread)
-    for first in range(0, columns, BLOCK_COLUMNS):
-        end = min(first + BLOCK_COLUMNS, columns)
+    for first in range(0, columns, block_columns):
+        end = min(first + block_columns, columns)
         code.block(rest, spread, slice(first, end))
         # Transposed, so that a column lies in one piece of memory.
         block = rest[:, first:end].T.contiguous()

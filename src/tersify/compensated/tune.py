@@ -38,11 +38,12 @@ class Scaled:
         assert packed.scale is not None
         self.packed = packed
         self._scale = packed.scale.to(like.device)
+        self._shape = like.shape  # groups of columns are an axis of their own
         self._base = packed.to_dense().to(like.device)
         self.change = torch.zeros_like(self._scale).requires_grad_()
 
     def weight(self) -> Tensor:
-        return self._base * (1 + self.change)
+        return (self._base * (1 + self.change)).reshape(self._shape)
 
     def result(self) -> CompressedTensor:
         return replace(self.packed, scale=self._new_scale().cpu())
@@ -148,7 +149,9 @@ def tuned(
     if not learning:
         return Tuned(dict(made), {})
     still = {name: p.detach() for name, p in model.named_parameters()}
-    still |= {m.name: made[m.name].to_dense().to(m.parameter.device) for m in matrices}
+    for m in matrices:
+        dense = made[m.name].to_dense().to(m.parameter.device)
+        still[m.name] = dense.reshape(m.parameter.shape)
     fractions = [one.change for one in learning.values()]
     steps = [one.latents for one in moved.values() if isinstance(one, Moving)]
     optimizer = torch.optim.Adam(

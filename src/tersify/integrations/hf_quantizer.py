@@ -33,6 +33,8 @@ from tersify.lab.language import shuffled_batches
 from tersify.post_training import compress_
 from tersify.recipe import Recipe, language_recipes
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.blocks import METADATA as BLOCKS
+from tersify.tensor.blocks import block_names
 from tersify.tensor.model import tied
 from tersify.tensor.origin import origins_of, set_origins
 
@@ -118,6 +120,7 @@ class TersifyQuantizer(HfQuantizer):
 
     quantization_config: TersifyConfig
     _checkpoint: Path | None = None
+    _blocks: Mapping[str, CompressedTensor] = {}  # matrices with a scale for each group
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Levels and scales are float32, and so is what is made of them."""
@@ -147,7 +150,11 @@ class TersifyQuantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         if self._checkpoint is None:
             packed = self.quantization_config.compress_(model)
-            set_origins(model, packed.compressed())
+            self._blocks = _blocks_in(packed)
+            alone = packed.compressed()
+            set_origins(
+                model, {n: t for n, t in alone.items() if n not in self._blocks}
+            )
             return model
         model._keys_to_ignore_on_load_missing, model.all_tied_weights_keys = self._found
         model.tie_weights()
@@ -155,6 +162,7 @@ class TersifyQuantizer(HfQuantizer):
             path = Path(folder, "model.terse")
             path.write_bytes(_stored_in(self._checkpoint))
             try:
+                self._blocks = _blocks_in(codec.open(path))
                 return codec.load(path, into=model)
             except ValueError as error:
                 told = str(error).replace(str(path), str(self._checkpoint))
@@ -167,7 +175,7 @@ class TersifyQuantizer(HfQuantizer):
             return None, {}  # adapters are stored by themselves
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.terse")
-            codec.save(packed_form(model), path)
+            codec.save(packed_form(model, self._blocks), path)
             data = np.fromfile(path, np.uint8)
         return {STORED: torch.from_numpy(data)}, {}
 
@@ -187,19 +195,29 @@ class TersifyQuantizer(HfQuantizer):
         return True
 
 
-def packed_form(model: Any) -> CompressedModel:
+def packed_form(
+    model: Any, blocks: Mapping[str, CompressedTensor] | None = None
+) -> CompressedModel:
     """Every tensor of a model, packed where it still is what it was packed as."""
     tensors, aliases = tied(model.state_dict(keep_vars=True))
-    known = origins_of(model)
+    known = origins_of(model) | dict(blocks or {})
+    made = {name: _known(known.get(name), t.detach()) for name, t in tensors.items()}
+    kept = [name for name in blocks or () if made.get(name) is known[name]]
     return CompressedModel(
-        {name: _known(known.get(name), t.detach()) for name, t in tensors.items()},
-        aliases=aliases,
+        made, aliases=aliases, metadata={BLOCKS: kept} if kept else {}
     )
 
 
 def _known(packed: CompressedTensor | None, dense: Tensor) -> CompressedTensor | Tensor:
-    same = packed is not None and torch.equal(packed.to_dense(), dense.cpu())
-    return packed if packed is not None and same else dense
+    if packed is None or packed.numel() != dense.numel():
+        return dense
+    same = torch.equal(packed.to_dense().reshape(dense.shape), dense.cpu())
+    return packed if same else dense
+
+
+def _blocks_in(model: Any) -> dict[str, CompressedTensor]:
+    found = {n: model[n] for n in sorted(block_names(model.metadata)) if n in model}
+    return {n: t for n, t in found.items() if isinstance(t, CompressedTensor)}
 
 
 def _stored_in(checkpoint: Path) -> bytes:

@@ -19,12 +19,35 @@ METADATA = "blocks"  # the names of such matrices
 ADDED = ".added"  # behind the name: what is added to each block
 
 
+def block_names(metadata: Mapping[str, Any]) -> set[str]:
+    """The names of such matrices that the metadata tell of, which may be anybody's."""
+    told = metadata.get(METADATA)
+    return {n for n in told if isinstance(n, str)} if isinstance(told, list) else set()
+
+
+def joined_shapes(
+    shapes: Mapping[str, tuple[int, ...]],
+    aliases: Mapping[str, str],
+    metadata: Mapping[str, Any],
+) -> dict[str, tuple[int, ...]]:
+    """The shape under every name, with these matrices joined."""
+    blocks = block_names(metadata)
+    hidden = {name + ADDED for name in blocks}
+    return {
+        name: (shape[0], shape[1] * shape[2])
+        if aliases.get(name, name) in blocks and len(shape) == 3
+        else shape
+        for name, shape in shapes.items()
+        if name not in hidden
+    }
+
+
 class Joined(Mapping[str, "CompressedTensor | Tensor"]):
     """A file or a packed model with these matrices joined: dense, rows × columns."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._blocks = set(model.metadata.get(METADATA, ()))
+        self._blocks = block_names(model.metadata)
         self._hidden = {name + ADDED for name in self._blocks}
         self.aliases, self.metadata = model.aliases, model.metadata
 
@@ -35,7 +58,7 @@ class Joined(Mapping[str, "CompressedTensor | Tensor"]):
         if name not in self._blocks:
             return None
         found = self._model[name]
-        if not isinstance(found, CompressedTensor):
+        if not isinstance(found, CompressedTensor) or len(found.shape) != 3:
             return None
         if name + ADDED not in self._model:
             return found, None
@@ -66,5 +89,8 @@ def joined(model: Any) -> CompressedModel:
     """All of it, in memory."""
     whole = Joined(model)
     return CompressedModel(
-        dict(whole), aliases=model.aliases, metadata=dict(model.metadata)
+        dict(whole),
+        aliases=model.aliases,
+        recipe=model.recipe,
+        metadata=dict(model.metadata),
     )
