@@ -173,6 +173,30 @@ def test_the_same_command_goes_on_in_its_folder(folder, tmp_path):
     assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
+def test_ctrl_c_says_how_to_go_on_and_the_rest_ends_the_same(
+    folder, tmp_path, monkeypatch, capsys
+):
+    from tersify.compensated import statistics
+
+    assert run(folder, tmp_path / "whole.terse").exit_code == 0
+    keep, out = ["--keep", str(tmp_path / "kept")], tmp_path / "m.terse"
+    loss, times = statistics.F.cross_entropy, iter(range(100))
+
+    def stop(*given, **named):
+        if next(times) == 5:
+            raise KeyboardInterrupt
+        return loss(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(statistics.F, "cross_entropy", stop)
+        done = run(folder, out, *keep)
+    assert done.exit_code == 130
+    assert f"kept in {tmp_path / 'kept'}, and the same command goes on" in done.stderr
+    assert (tmp_path / "kept/statistics.partial").exists()
+    assert run(folder, out, *keep).exit_code == 0
+    assert out.read_bytes() == (tmp_path / "whole.terse").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

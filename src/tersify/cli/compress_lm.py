@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from tersify.cli import INTERRUPTED
 from tersify.cli.common import Overwrite, check_free
 from tersify.cli.completion import language_recipes
 
@@ -114,9 +117,8 @@ def compress_lm(
         else language.windows_of(language.tokens_of(tokenizer, measured), 24, length)
     )
     before = None if tested is None else language.perplexity(net, tested)
-    with Progress(
-        TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()
-    ) as shown:
+    columns = TextColumn("{task.description}"), MofNCompleteColumn()
+    with _stoppable(keep), Progress(*columns, TimeElapsedColumn()) as shown:
         tasks: dict[str, int] = {}
 
         def tell(what: str, done: int, all_of_it: int) -> None:
@@ -157,6 +159,21 @@ def compress_lm(
         typer.echo(
             f"perplexity of {measure}: {after:.2f}, {before:.2f} before (×{after / before:.3f})"
         )
+
+
+@contextlib.contextmanager
+def _stoppable(keep: Path | None) -> Iterator[None]:
+    """Ctrl-C inside says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        told = (
+            "nothing is kept without --keep FOLDER"
+            if keep is None
+            else f"what is finished is kept in {keep}, and the same command goes on from there"
+        )
+        typer.echo(f"\nStopped; {told}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _read(path: Path) -> str:
