@@ -1,6 +1,6 @@
-// Every kernel of every instruction set of this CPU against plain loops (reference.hpp) on random shapes, and, where the
-// bits must be the same everywhere, against the portable one. Then how long some take (not with --quick).
-// `kernel_check --quick ISA ...` checks these alone, `kernel_check --isas` names those of this CPU,
+// Every kernel of every instruction set of this CPU against plain loops (reference.hpp) on random shapes, and, where
+// the bits must be the same everywhere, against the portable one. Then how long some take (not with --quick).
+// `kernel_check --quick [CASES] ISA ...` checks these alone, `kernel_check --isas` names those of this CPU,
 // `kernel_check --layer KIND ISA VECTORS` runs one layer once and checks nothing.
 // One static program, for machines that have nothing but the CPU: cmake --build BUILD --target kernel_check
 #include <algorithm>
@@ -66,16 +66,16 @@ std::vector<Checked> all_kernels() {
   return all;
 }
 
-bool all_agree(Isa isa) {
+bool all_agree(Isa isa, int cases) {
   bool good = true;
   for (const Checked& kernel : all_kernels()) {
     int passed = 0;
-    for (int i = 0; i < kCases; ++i) {
+    for (int i = 0; i < cases; ++i) {
       Random r(i);
       passed += agree(kernel.make(r), isa, 1 + i % 3);
     }
-    std::printf("%s %s %d of %d cases passed\n", isa_name(isa).c_str(), kernel.name, passed, kCases);
-    good = good && passed == kCases;
+    std::printf("%s %s %d of %d cases passed\n", isa_name(isa).c_str(), kernel.name, passed, cases);
+    good = good && passed == cases;
   }
   std::fflush(stdout);
   return good;
@@ -94,10 +94,11 @@ int main(int count, char** arguments) {
   }
   const bool quick = count > 1 && std::strcmp(arguments[1], "--quick") == 0;
   std::vector<Isa> wanted;
-  for (int i = 2; quick && i < count; ++i) wanted.push_back(isa_named(arguments[i]));
+  const int cases = quick && count > 2 ? std::atoi(arguments[2]) : 0;
+  for (int i = cases > 0 ? 3 : 2; quick && i < count; ++i) wanted.push_back(isa_named(arguments[i]));
   bool good = true;
   for (Isa isa : wanted.empty() ? available_isas() : wanted) {
-    good = all_agree(isa) && good;
+    good = all_agree(isa, cases > 0 ? cases : kCases) && good;
     if (!quick && isa != Isa::Portable) print_times(isa);
   }
   std::printf(good ? "all kernels agree\n" : "SOME KERNELS DISAGREE\n");

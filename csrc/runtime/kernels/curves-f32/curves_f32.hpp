@@ -20,6 +20,11 @@ inline T product(T a, T b) {
   asm("" : "+x"(p));
 #elif defined(__aarch64__)
   asm("" : "+w"(p));
+#elif defined(__riscv_vector)
+  if constexpr (sizeof(T) > sizeof(double))
+    asm("" : "+m"(p));  // compilers leave no vector of fixed length in a register there
+  else
+    asm("" : "+f"(p));
 #endif
   return p;
 }
