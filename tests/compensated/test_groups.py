@@ -9,6 +9,7 @@ import torch
 from small_language_model import SmallModel, calibration, loss_of, trained
 
 import tersify
+from tersify.codec import TerseFileError
 from tersify.compensated import Compensation, compensate_
 from tersify.compensated.groups import Grouped
 from tersify.compensated.tables import Table, Ternary
@@ -151,3 +152,34 @@ def test_metadata_that_name_other_things_blocks_are_left_alone(tmp_path):
         tersify.save(packed, tmp_path / "net.terse")
         loaded = tersify.load(tmp_path / "net.terse", into=torch.nn.Linear(3, 2))
         assert torch.equal(loaded.weight, net.weight)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1000, 1, 1, 1), (4, 2, 8), (4, 3, 1)])
+def test_a_file_whose_blocks_have_something_else_added_is_refused(shape, tmp_path):
+    codes = torch.zeros(4, 2, 8, dtype=torch.uint8)
+    blocks = tersify.CompressedTensor(
+        shape=codes.shape, codes=codes, codebook=torch.tensor([0.0, 1.0])
+    )
+    model = tersify.CompressedModel(
+        {"weight": blocks, "weight.added": torch.zeros(shape)},
+        metadata={"blocks": ["weight"]},
+    )
+    tersify.save(model, tmp_path / "net.terse")
+    net = torch.nn.Linear(16, 4, bias=False)
+    with pytest.raises(TerseFileError, match=r"net.terse: 'weight.added' has shape"):
+        tersify.load(tmp_path / "net.terse", into=net)
+
+
+def test_blocks_with_something_added_load_into_a_plain_module(tmp_path):
+    g = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 2, (4, 2, 8), dtype=torch.uint8, generator=g)
+    blocks = tersify.CompressedTensor(
+        shape=codes.shape, codes=codes, codebook=torch.tensor([0.0, 1.0])
+    )
+    added = torch.randn(4, 2, 1, generator=g)
+    model = tersify.CompressedModel(
+        {"weight": blocks, "weight.added": added}, metadata={"blocks": ["weight"]}
+    )
+    tersify.save(model, tmp_path / "net.terse")
+    net = tersify.load(tmp_path / "net.terse", into=torch.nn.Linear(16, 4, bias=False))
+    assert torch.equal(net.weight, (blocks.to_dense() + added).flatten(1))

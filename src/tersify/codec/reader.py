@@ -57,16 +57,15 @@ def load(
     file = open(path, max_decoded_bytes=max_decoded_bytes)
     with _naming(path):
         # before anything is decoded
-        shapes = joined_shapes(file.shapes(), file.aliases, file.metadata)
+        with _the_files_fault():
+            shapes = joined_shapes(file.shapes(), file.aliases, file.metadata)
         check_names(names_as_in(shapes, into.state_dict()), into)
-        try:
+        with _the_files_fault():
             read_facts(file.metadata.get(METADATA, {}), into)
-        except ValueError as problem:
-            raise TerseFileError(str(problem)) from None
     packed = file.read(threads=threads)
-    if block_names(file.metadata):
-        packed = joined(packed)
     with _naming(path):
+        if block_names(file.metadata):
+            packed = joined(packed)
         load_state(weights_as_in(packed, into), into)
     refresh_masked(into)
     return into
@@ -283,6 +282,14 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise TerseFileError(f"{os.fspath(path)}: {problem}") from None
     except ValueError as problem:
         raise ValueError(f"{os.fspath(path)}: {problem}") from None
+
+
+@contextlib.contextmanager
+def _the_files_fault() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as problem:
+        raise TerseFileError(str(problem)) from None
 
 
 def _copy(tensor: CompressedTensor | Tensor) -> CompressedTensor | Tensor:

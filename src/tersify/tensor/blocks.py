@@ -30,8 +30,17 @@ def joined_shapes(
     aliases: Mapping[str, str],
     metadata: Mapping[str, Any],
 ) -> dict[str, tuple[int, ...]]:
-    """The shape under every name, with these matrices joined."""
+    """The shape under every name, with these matrices joined; checked, since a file may
+    be anybody's.
+    """
     blocks = block_names(metadata)
+    for name in sorted(blocks & shapes.keys()):
+        wanted = (*shapes[name][:2], 1)
+        found = shapes.get(name + ADDED, wanted)
+        if found != wanted:
+            raise ValueError(
+                f"'{name}{ADDED}' has shape {found}, and the blocks of {name!r} need {wanted}"
+            )
     hidden = {name + ADDED for name in blocks}
     return {
         name: (shape[0], shape[1] * shape[2])
