@@ -23,14 +23,15 @@ FLAGS = {
     "flat_x86.cpp": "-mavx2",
 }
 # Sources that include Python's headers are compiled with the wheels alone, and those for
-# NEON by a compiler for ARM.
+# ARM by a compiler for it.
+FOR_ARM = ("_neon.cpp", "_dotprod.cpp")
 SOURCES = sorted(
     path.relative_to(CSRC).as_posix()
     for folder in ("runtime", "codec")
     for path in (CSRC / folder).rglob("*.cpp")
     if "nanobind" not in path.read_text(encoding="utf-8")
     and "bindings" not in path.parts
-    and not path.name.endswith("_neon.cpp")
+    and not path.name.endswith(FOR_ARM)
 )
 
 pytestmark = [
