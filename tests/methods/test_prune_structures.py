@@ -227,7 +227,17 @@ def test_a_bias_named_by_a_rule_is_pruned_by_an_absolute_count():
         (
             nn.Linear(4, 4),
             {"structure": "filter"},
-            "none of the weights 'weight' has a filter that can go",
+            "none of the weights 'weight' has a filter that can go; filters are the outputs of convolutions",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 2, 3)),
+            {"structure": "filter", "example": torch.randn(1, 2, 8, 8)},
+            r"has a filter that can go; GroupNorm \('1'\) reads several channels together",
+        ),
+        (
+            nn.Conv2d(2, 4, 3),
+            {"structure": "filter", "example": torch.randn(1, 2, 8, 8)},
+            "has a filter that can go; what reads their outputs needs all of them",
         ),
         (
             nn.ConvTranspose2d(4, 6, 3, groups=2),

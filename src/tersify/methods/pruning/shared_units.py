@@ -32,8 +32,8 @@ def with_units(structure: str, sites: Sequence[Site], network: Network) -> list[
             )
     if not roles:
         raise ValueError(
-            f"none of the weights {_shown(sites)} has a {structure} that can go; {_HOMES[structure]}; "
-            "choose another structure or other weights"
+            f"none of the weights {_shown(sites)} has a {structure} that can go; "
+            f"{_reason(structure, sites, network)}; choose another structure or other weights"
         )
     behind = [
         site for site in network.sites if site.name in roles and site.name not in own
@@ -51,6 +51,18 @@ _HOMES = {
     "channel": "channels are the inputs of convolutions",
     "head": "heads are found in nn.MultiheadAttention and beside query, key and value layers",
 }
+
+
+def _reason(structure: str, sites: Sequence[Site], network: Network) -> str:
+    """Where such units are found, or what keeps those that are there."""
+    some = any(_has(structure, site.owners[0][0]) for site in sites)
+    if structure == "head" or network.units is None or not some:
+        return _HOMES[structure]
+    # A norm over several channels takes the silent ones into its mean and variance.
+    for name, module in network.model.named_modules():
+        if isinstance(module, (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
+            return f"{type(module).__name__} ({name!r}) reads several channels together"
+    return "what reads their outputs needs all of them, or they are the network's own"
 
 
 def _groups(
