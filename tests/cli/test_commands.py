@@ -303,3 +303,34 @@ def test_every_experiment_of_the_package_describes_trainings_that_can_start(tmp_
 def test_version_and_help_answer_without_torch(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"tersify {tersify.__version__}"
+
+
+WORDS = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+def data():
+    words = torch.randint(0, 300, (64, 5), generator=torch.Generator().manual_seed(0))
+    samples = TensorDataset(words, words[:, 0] % 2)
+    return samples, samples
+
+def net():
+    return nn.Sequential(nn.Embedding(300, 16), nn.Flatten(), nn.Linear(80, 2))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:rule .0.weight. names")
+@pytest.mark.parametrize("names_it", [False, True])
+def test_a_run_says_when_most_of_its_bytes_are_weights_that_no_rule_reached(
+    names_it, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.py").write_text(WORDS)
+    method = '[[rules]]\nweights = "NAME"\nmethods = [{ method = "twn" }]\n'
+    rules = [method.replace("NAME", name) for name in ["0.weight"] * names_it + ["*"]]
+    (tmp_path / "mine.toml").write_text("\n".join(rules))
+    command = "compress words.py:net --data words.py:data --recipe mine.toml --out run"
+    assert main([*command.split(), "--epochs", "1", "--no-dense-twin"]) == 0
+    printed = capsys.readouterr().out
+    assert ("'0.weight' above all" in printed) != names_it

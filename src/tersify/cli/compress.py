@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NEARLY_ALL_ZERO = 99.0
 FAR_BELOW_DENSE = 4.0  # points of accuracy
+MOSTLY_DENSE = 0.5  # of a file's bytes
 
 
 def compress(
@@ -206,5 +207,27 @@ def _print_and_report(
             "train longer (--epochs), or ask for fewer zeros or more bits.",
             highlight=False,
         )
+    if "sparsity" in rows[label] and (told := _dense_part(out / "model.terse")):
+        _say(console, told)
     for path in (out / "model.terse", write_report([out])):
         _say(console, f"{path}")
+
+
+def _dense_part(file: Path) -> str | None:
+    """One sentence where most of the bytes belong to matrices that no rule reached."""
+    from tersify import codec
+
+    facts = codec.inspect(file)
+    dense = [
+        row
+        for row in facts["tensors"]
+        if row["kind"] == "dense" and len(row["shape"]) > 1
+    ]
+    share = sum(row["bytes"] for row in dense) / facts["file_bytes"]
+    if share < MOSTLY_DENSE:
+        return None
+    largest = max(dense, key=lambda row: row["bytes"])["name"]
+    return (
+        f"{100 * share:.0f} % of the bytes are matrices that no rule reached, {largest!r} above all: a rule '*' leaves "
+        "embeddings, normalization and frozen weights alone; a rule with the weight's full name compresses it."
+    )

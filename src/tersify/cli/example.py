@@ -26,6 +26,7 @@ def show_example(console: Console) -> None:
     from tersify import codec
     from tersify.cli.bench import speed_table
     from tersify.cli.common import network_and_input
+    from tersify.cpus import busy
     from tersify.runtime.benchmark import bench
 
     path = example_file()
@@ -55,6 +56,8 @@ def show_example(console: Console) -> None:
         errors=errors,
     )
     console.print(speed_table(rows, errors))
+    if told := busy():
+        console.print(told, highlight=False, soft_wrap=True)
     console.print(
         f"tersify inspect {path}\ntersify bench {path}",
         highlight=False,
