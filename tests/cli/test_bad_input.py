@@ -97,6 +97,11 @@ def test_a_bad_recipe_is_explained_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_recipe_for_language_models_names_their_command(tmp_path, capsys):
+    assert compress(tmp_path / "out", recipe="lm-2bit") == 2
+    assert "tersify compress-lm MODEL --recipe lm-2bit" in one_sentence(capsys)
+
+
 def test_a_rule_that_matches_nothing_names_the_nearest_weights(tmp_path, capsys):
     recipe = tmp_path / "mine.toml"
     recipe.write_text(

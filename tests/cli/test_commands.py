@@ -131,6 +131,13 @@ def test_inspect_lists_every_tensor_as_a_table_and_as_json(run, capsys):
     assert all(row["name"] in printed for row in facts["tensors"])
 
 
+@pytest.mark.parametrize("command", ["inspect", "eval --data digits", "bench"])
+def test_a_run_s_directory_is_answered_with_the_file_in_it(run, command, capsys):
+    verb, *flags = command.split()
+    assert main([verb, str(run), *flags]) == 2
+    assert f"its network is {run / 'model.terse'}" in capsys.readouterr().err
+
+
 def test_tensorboard_gets_its_file_on_request(run):
     assert len(list((run / "tensorboard").glob("events.*"))) == 1
 

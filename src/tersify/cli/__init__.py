@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -43,10 +45,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        remedy = "free some space" if error.errno in _FULL else "check the path"
-        return f"{error.filename}: {error.strerror}; {remedy}"
+        return f"{error.filename}: {error.strerror}; {_remedy(error)}"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     return printable(" ".join(message.split())) or type(error).__name__
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "free some space"
+    # Who names a run's directory means the network in it.
+    model = Path(os.fsdecode(error.filename), "model.terse")
+    if isinstance(error, IsADirectoryError) and model.is_file():
+        return f"its network is {model}"
+    return "check the path"
 
 
 def printable(text: str) -> str:

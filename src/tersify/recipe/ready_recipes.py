@@ -42,6 +42,10 @@ def recipe_file(source: str | Path) -> Path:
     # A mistyped path such as other/ternary-log.toml must not quietly become the ready
     # recipe.
     if found is None or path not in (Path(path.stem), Path("recipes") / found.name):
+        if str(source) in (language.stem for language in language_recipes()):
+            raise ValueError(
+                f"recipe {str(source)!r} is for language models: tersify compress-lm MODEL --recipe {source}"
+            )
         raise ValueError(
             f"no recipe file {str(source)!r}, nor a ready recipe of that name; {nearest(path.stem, ready)}"
         )
