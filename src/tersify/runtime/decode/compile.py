@@ -68,12 +68,16 @@ def compile_language_model(
     except UnknownModelError as reason:
         if strict:
             raise
-        warnings.warn(
-            f"torch runs this model, and nothing is faster: {reason}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        say_torch_runs_it(reason, stacklevel=5)
         return model
+
+
+def say_torch_runs_it(reason: UnknownModelError, stacklevel: int = 2) -> None:
+    warnings.warn(
+        f"torch runs this model, and nothing is faster: {reason}",
+        RuntimeWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _compiled(
