@@ -32,7 +32,7 @@ class Statistics:
     `fisher` is Σ g² for each row, with g the gradient of the loss for that output;
     `hessian` is Σ w·x·xᵀ over inputs x, a token counted by w, its fraction of the squared
     gradients. An embedding's inputs are its tokens: `counts` holds how often each was
-    met, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
+    met, where that matters, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
     """
 
     fisher: Tensor
@@ -68,6 +68,11 @@ class Statistics:
         self.counts += torch.bincount(ids, minlength=len(self.counts))
         add_gram_(self.gram, gradient)
 
+    def add_looked_up(self, _: Tensor, gradient: Tensor) -> None:
+        assert self.gram is not None
+        add_gram_(self.gram, gradient)
+        self.tokens += len(gradient)
+
 
 def add_gram_(total: Tensor, x: Tensor) -> None:
     """Add xᵀx to the upper triangle of `total`, block row by block row; `mirrored`
@@ -102,10 +107,11 @@ class _Taps:
                 matrix.linear.register_forward_hook(_on_backward(own.add))
             )
         if matrix.embedding is not None:
-            own.counts, own.gram = zeros(rows).long(), zeros(columns, columns)
-            self.hooks.append(
-                matrix.embedding.register_forward_hook(_on_backward(own.add_embedded))
-            )
+            own.gram = zeros(columns, columns)
+            add = own.add_looked_up
+            if not matrix.alike:
+                own.counts, add = zeros(rows).long(), own.add_embedded
+            self.hooks.append(matrix.embedding.register_forward_hook(_on_backward(add)))
 
 
 def _on_backward(
