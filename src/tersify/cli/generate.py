@@ -81,11 +81,13 @@ def _warnings_in_a_sentence() -> Iterator[None]:
         warnings.simplefilter("default", RuntimeWarning)
         shown = warnings.showwarning
 
-        def show(said: Any, kind: type[Warning], *place: Any) -> None:
-            if kind is RuntimeWarning:
-                typer.echo(f"tersify: {said}", err=True)
+        def show(
+            message: Warning | str, category: type[Warning], *place: Any, **more: Any
+        ) -> None:
+            if category is RuntimeWarning:
+                typer.echo(f"tersify: {message}", err=True)
             else:
-                shown(said, kind, *place)
+                shown(message, category, *place, **more)
 
         warnings.showwarning = show
         yield

@@ -63,15 +63,12 @@ class Statistics:
                 setattr(self, name, kept)
 
     def add_embedded(self, ids: Tensor, gradient: Tensor) -> None:
-        assert self.counts is not None
-        assert self.gram is not None
-        self.counts += torch.bincount(ids, minlength=len(self.counts))
-        add_gram_(self.gram, gradient)
-
-    def add_looked_up(self, _: Tensor, gradient: Tensor) -> None:
         assert self.gram is not None
         add_gram_(self.gram, gradient)
-        self.tokens += len(gradient)
+        if self.counts is None:
+            self.tokens += len(gradient)
+        else:
+            self.counts += torch.bincount(ids, minlength=len(self.counts))
 
 
 def add_gram_(total: Tensor, x: Tensor) -> None:
@@ -108,10 +105,11 @@ class _Taps:
             )
         if matrix.embedding is not None:
             own.gram = zeros(columns, columns)
-            add = own.add_looked_up
             if not matrix.alike:
-                own.counts, add = zeros(rows).long(), own.add_embedded
-            self.hooks.append(matrix.embedding.register_forward_hook(_on_backward(add)))
+                own.counts = zeros(rows).long()
+            self.hooks.append(
+                matrix.embedding.register_forward_hook(_on_backward(own.add_embedded))
+            )
 
 
 def _on_backward(

@@ -36,7 +36,11 @@ def open_text_model(
     Of a `.terse` file the packed weights alone are read: no module of them is built
     where the decoder knows the model.
     """
-    settings = {"precision": precision, "threads": threads, "context": context}
+    settings: dict[str, Any] = {
+        "precision": precision,
+        "threads": threads,
+        "context": context,
+    }
     if path.suffix == ".terse":
         file = codec.open(path, **limits)
         config, tokenizer = described(file.metadata, path)
