@@ -85,6 +85,15 @@ def test_the_file_holds_the_model_and_its_tokenizer(folder, tmp_path, recipe):
     )
 
 
+def test_a_tokenizer_of_another_model_is_one_sentence(folder):
+    model, tokenizer = language.language_model(folder)
+    ids = language.tokens_of(tokenizer, TEXT)
+    count = int(ids.max())
+    with pytest.raises(ValueError, match=f"makes token {count}, and the model has"):
+        language.frequencies_of([ids], count)
+    assert len(language.frequencies_of([ids], model.config.vocab_size)) > count
+
+
 def test_experts_in_one_tensor_stay_and_that_is_told(folder, tmp_path):
     config = transformers.MixtralConfig(
         hidden_size=32,

@@ -112,6 +112,7 @@ def compress_lm(
         return torch.cat([language.windows_of(one, each, length) for one in ids])
 
     cut = cut_into(windows)
+    counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
     tuning_text = cut_into(settings.tune_steps * tune_batch)
     batches = [(window[None].to(device), window[None].to(device)) for window in cut]
     tested = (
@@ -130,7 +131,6 @@ def compress_lm(
                 task = tasks[what] = shown.add_task(what, total=all_of_it)
             shown.update(task, completed=done)  # type: ignore[arg-type]
 
-        counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
         given: dict[str, Any] = {
             "calibration": Calibration(batches, next_token_loss),
             "tuning": language.shuffled_batches(tuning_text, tune_batch, device),

@@ -174,6 +174,11 @@ def load_language_model(file: str | Path, **limits: Any) -> tuple[Any, Any]:
 
 def frequencies_of(texts: Sequence[Tensor], tokens: int) -> Tensor:
     """How often each token occurs in the texts, each text counted alike."""
+    most = max(int(ids.max()) for ids in texts)
+    if most >= tokens:
+        raise ValueError(
+            f"the tokenizer makes token {most}, and the model has {tokens:,}; give the tokenizer of this model"
+        )
     fractions = [
         torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts
     ]
