@@ -85,6 +85,37 @@ def test_the_file_holds_the_model_and_its_tokenizer(folder, tmp_path, recipe):
     )
 
 
+def test_a_tokenizer_of_another_model_is_one_sentence(folder):
+    model, tokenizer = language.language_model(folder)
+    ids = language.tokens_of(tokenizer, TEXT)
+    count = int(ids.max())
+    with pytest.raises(ValueError, match=f"makes token {count}, and the model has"):
+        language.frequencies_of([ids], count)
+    assert len(language.frequencies_of([ids], model.config.vocab_size)) > count
+
+
+def test_experts_in_one_tensor_stay_and_that_is_told(folder, tmp_path):
+    config = transformers.MixtralConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=30,
+        max_position_embeddings=64,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+    )
+    language.language_model(folder)[1].save_pretrained(tmp_path)
+    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
+    for name in ("text.txt", "other.txt"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    done = run(tmp_path, tmp_path / "model.terse")
+    assert done.exit_code == 0, done.output
+    assert "% of the weights stay as they are, 'model.layers.0.mlp.exp" in done.output
+    assert "stay as they are" not in run(folder, tmp_path / "b.terse").output
+
+
 @pytest.mark.parametrize("code", ['"ternary"', '"table"\nbits = 4.0'])
 def test_a_model_with_scales_for_groups_of_columns_generates(
     folder, tmp_path, code, capsys

@@ -179,6 +179,60 @@ def test_what_cannot_be_is_one_sentence(arguments, sentence, folder, tmp_path, c
     assert sum(line.startswith("tersify: ") for line in shown.splitlines()) == 1
 
 
+@pytest.fixture(scope="module")
+def unknown():
+    """Of a family that the decoder does not know."""
+    torch.manual_seed(0)
+    config = transformers.GPTNeoXConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    made = transformers.GPTNeoXForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.3)
+    # no part of what stream does, wherever it runs
+    made.generation_config.repetition_penalty = 9.0
+    return made
+
+
+def test_torch_runs_a_model_without_a_decoder_and_the_command_says_so(
+    unknown, tokenizer, tmp_path, monkeypatch, capsys
+):
+    plain = transformers.GenerationConfig(eos_token_id=0, pad_token_id=0)
+    ids = tokenizer("once upon a time", return_tensors="pt")["input_ids"]
+    text = unknown.generate(
+        ids, generation_config=plain, max_new_tokens=12, repetition_penalty=1.0
+    )
+    text = tokenizer.decode(text[0, 4:], skip_special_tokens=True)
+    assert text.strip()
+    folder = tmp_path / "unknown"
+    unknown.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    file = terse_file(tmp_path / "m.terse", unknown, tokenizer, TEMPLATE)
+    for path in (folder, file):
+        command = ["generate", str(path), "--prompt", "once upon a time"]
+        assert main([*command, "--max-new-tokens", "12"]) == 0
+        shown = capsys.readouterr()
+        assert shown.out.strip() == text.strip()
+        told = [line for line in shown.err.splitlines() if "gpt_neox" in line]
+        assert len(told) == 1
+        assert told[0].startswith("tersify: torch runs this model")
+    lines = iter(["once upon", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    assert main(["chat", str(file), "--max-new-tokens", "5"]) == 0
+    assert main([*command, "--context", "3"]) == 2
+    assert "longer than the 3 that the model may see" in capsys.readouterr().err
+
+
 def stopped(*_, **__):
     raise KeyboardInterrupt
 

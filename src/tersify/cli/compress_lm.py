@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from tersify.cli import INTERRUPTED
 from tersify.cli.common import Overwrite, check_free
 from tersify.cli.completion import language_recipes
+
+if TYPE_CHECKING:
+    from tersify.tensor import CompressedModel
 
 
 def compress_lm(
@@ -109,6 +112,7 @@ def compress_lm(
         return torch.cat([language.windows_of(one, each, length) for one in ids])
 
     cut = cut_into(windows)
+    counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
     tuning_text = cut_into(settings.tune_steps * tune_batch)
     batches = [(window[None].to(device), window[None].to(device)) for window in cut]
     tested = (
@@ -127,7 +131,6 @@ def compress_lm(
                 task = tasks[what] = shown.add_task(what, total=all_of_it)
             shown.update(task, completed=done)  # type: ignore[arg-type]
 
-        counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
         given: dict[str, Any] = {
             "calibration": Calibration(batches, next_token_loss),
             "tuning": language.shuffled_batches(tuning_text, tune_batch, device),
@@ -154,10 +157,28 @@ def compress_lm(
     typer.echo(
         f"{out}: {size:,} bytes, {8 * size / weights:.2f} bits a weight, tokenizer and all"
     )
+    _tell_dense(packed)
     if tested is not None and before is not None:
         after = language.perplexity(net, tested)
         typer.echo(
             f"perplexity of {measure}: {after:.2f}, {before:.2f} before (×{after / before:.3f})"
+        )
+
+
+def _tell_dense(packed: CompressedModel) -> None:
+    """Matrices that are no linear layer's, such as all experts in one tensor."""
+    coded = packed.compressed()
+    dense = {
+        name: tensor.numel()
+        for name, tensor in packed.items()
+        if name not in coded and len(tensor.shape) > 1
+    }
+    percent = 100 * sum(dense.values()) / sum(t.numel() for t in packed.values())
+    if percent > 1:
+        typer.echo(
+            f"tersify: {percent:.0f} % of the weights stay as they are, {max(dense, key=lambda n: dense[n])!r} the "
+            "largest: linear layers and embeddings are compressed",
+            err=True,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,13 +64,33 @@ def _open_model(
     """The network that MODEL names, ready to decode, and its tokenizer."""
     from tersify.lab import texts
 
-    return texts.open_text_model(
-        model,
-        precision=precision,
-        threads=threads,
-        context=context,
-        **allowed(max_decoded_bytes),
-    )
+    with _warnings_in_a_sentence():
+        return texts.open_text_model(
+            model,
+            precision=precision,
+            threads=threads,
+            context=context,
+            **allowed(max_decoded_bytes),
+        )
+
+
+@contextlib.contextmanager
+def _warnings_in_a_sentence() -> Iterator[None]:
+    """Those of ours, such as that torch runs the model, without a place in the code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", RuntimeWarning)
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str, category: type[Warning], *place: Any, **more: Any
+        ) -> None:
+            if category is RuntimeWarning:
+                typer.echo(f"tersify: {message}", err=True)
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def generate(

@@ -68,7 +68,7 @@ def compensate_(
         calibration: batches (inputs, targets) and the loss; `next_token_loss` is that of a language model.
         tuning: batches for the settings' `tune_steps`; larger ones serve best, their targets are not looked at, and
             without them those of the calibration are used.
-        frequencies: how often each token occurs, for embeddings; without, as often as the batches hold it.
+        frequencies: how often each token occurs, for the embedding of tokens; without, as often as the batches hold it.
         folder: keeps what is finished, so that a run that was stopped goes on there.
         bf16: compute the passes over the batches in bf16.
         hessian_bytes: the most memory of the Hessians of one pass; a larger network takes several passes.
@@ -147,8 +147,10 @@ def _importance(
         if len(rows) > HEAD_ROWS * matrix.weight.shape[1]:
             rows = _flatter(rows)
         return rows.clamp(min=max(FEWEST * float(rows.mean()), 1e-30)), hessian
-    assert found.counts is not None
     assert found.gram is not None
+    if found.counts is None:
+        even = torch.full_like(found.fisher, 1 / len(found.fisher))
+        return EMBEDDING_FRACTION * even, mirrored(found.gram) / found.tokens
     counts = (
         found.counts if frequencies is None else frequencies.to(found.counts.device)
     ).float()

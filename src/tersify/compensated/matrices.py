@@ -16,13 +16,16 @@ class Matrix:
     """A weight whose rows are outputs and whose columns are inputs, and the modules
     that use it.
 
-    Rows of an embedding are tokens. Where a head shares its weight, both modules are
-    there.
+    Rows of an embedding are tokens, or what else a model looks up, such as places in
+    the text. Where a head shares its weight, both modules are there.
     """
 
     name: str  # of the weight, the first of its names
     linear: nn.Module | None
     embedding: nn.Embedding | None
+    # whether every row of the embedding counts alike: how often the calibration looked
+    # it up says nothing, as of places that only a longer text has
+    alike: bool = False
 
     @property
     def transposed(self) -> bool:
@@ -91,7 +94,25 @@ def matrices_of(model: nn.Module) -> list[Matrix]:
         raise ValueError(
             f"{type(model).__name__} has no linear layer or embedding to compress"
         )
-    return list(found.values())
+    tokens = _token_embedding(model)
+    return [
+        replace(matrix, alike=True)
+        if tokens is not None
+        and matrix.linear is None
+        and matrix.embedding is not None
+        and matrix.embedding is not tokens
+        else matrix
+        for matrix in found.values()
+    ]
+
+
+def _token_embedding(model: nn.Module) -> nn.Module | None:
+    """That of a model of transformers, which knows; None where nobody says."""
+    try:
+        found = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Module) else None
 
 
 def _has_matrix(module: nn.Module) -> bool:

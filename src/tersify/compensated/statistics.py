@@ -32,7 +32,7 @@ class Statistics:
     `fisher` is Σ g² for each row, with g the gradient of the loss for that output;
     `hessian` is Σ w·x·xᵀ over inputs x, a token counted by w, its fraction of the squared
     gradients. An embedding's inputs are its tokens: `counts` holds how often each was
-    met, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
+    met, where that matters, and `gram` is Σ g·gᵀ of the gradients that reach its outputs.
     """
 
     fisher: Tensor
@@ -63,10 +63,12 @@ class Statistics:
                 setattr(self, name, kept)
 
     def add_embedded(self, ids: Tensor, gradient: Tensor) -> None:
-        assert self.counts is not None
         assert self.gram is not None
-        self.counts += torch.bincount(ids, minlength=len(self.counts))
         add_gram_(self.gram, gradient)
+        if self.counts is None:
+            self.tokens += len(gradient)
+        else:
+            self.counts += torch.bincount(ids, minlength=len(self.counts))
 
 
 def add_gram_(total: Tensor, x: Tensor) -> None:
@@ -102,7 +104,9 @@ class _Taps:
                 matrix.linear.register_forward_hook(_on_backward(own.add))
             )
         if matrix.embedding is not None:
-            own.counts, own.gram = zeros(rows).long(), zeros(columns, columns)
+            own.gram = zeros(columns, columns)
+            if not matrix.alike:
+                own.counts = zeros(rows).long()
             self.hooks.append(
                 matrix.embedding.register_forward_hook(_on_backward(own.add_embedded))
             )

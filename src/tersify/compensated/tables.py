@@ -104,7 +104,9 @@ class Table:
     def _codes_of(self, values: Tensor) -> Tensor:
         order = self.levels.argsort()
         ascending = self.levels[order]
-        return order[torch.bucketize(values, (ascending[1:] + ascending[:-1]) / 2)]
+        between = (ascending[1:] + ascending[:-1]) / 2
+        # A turned weight lies column by column, of which torch would warn.
+        return order[torch.bucketize(values.contiguous(), between)]
 
     def _nearest(self, values: Tensor) -> Tensor:
         return self.levels[self._codes_of(values)]

@@ -158,22 +158,27 @@ def described(metadata: Mapping[str, Any], path: str | Path) -> tuple[Any, Any]:
     return config, tokenizer
 
 
-def load_language_model(file: str | Path) -> tuple[Any, Any]:
+def load_language_model(file: str | Path, **limits: Any) -> tuple[Any, Any]:
     """The causal model of a `.terse` file that `tersify compress-lm` wrote, and its
     tokenizer.
     """
-    opened = tersify.open(file)
+    opened = tersify.open(file, **limits)
     config, tokenizer = described(opened.metadata, file)
     model = _transformers().AutoModelForCausalLM.from_config(
         config, dtype=torch.float32
     )
     if opened.metadata.get(BLOCKS):
         return load_state(joined(opened.read()), model).eval(), tokenizer
-    return tersify.load(file, into=model).eval(), tokenizer
+    return tersify.load(file, into=model, **limits).eval(), tokenizer
 
 
 def frequencies_of(texts: Sequence[Tensor], tokens: int) -> Tensor:
     """How often each token occurs in the texts, each text counted alike."""
+    most = max(int(ids.max()) for ids in texts)
+    if most >= tokens:
+        raise ValueError(
+            f"the tokenizer makes token {most}, and the model has {tokens:,}; give the tokenizer of this model"
+        )
     fractions = [
         torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts
     ]

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tersify import codec
-from tersify.lab.language import described, language_model
+from tersify.lab.language import described, language_model, load_language_model
 from tersify.runtime import compile as compile_model
-from tersify.runtime.decode.compile import from_tensors
+from tersify.runtime.decode.architecture import UnknownModelError
+from tersify.runtime.decode.compile import from_tensors, say_torch_runs_it
 from tersify.runtime.decode.language_model import LanguageModel
+from tersify.runtime.decode.streaming import Streaming
+from tersify.runtime.decode.torch_stream import TorchLanguageModel
 from tersify.tensor.blocks import Joined
 
 # what a tokenizer writes for a character whose last bytes are still to come
@@ -26,26 +29,35 @@ def open_text_model(
     threads: int | None,
     context: int | None,
     **limits: Any,
-) -> tuple[LanguageModel, Any]:
-    """The decoder and the tokenizer; a model without kernels is refused.
+) -> tuple[Streaming, Any]:
+    """The decoder and the tokenizer; torch runs a model without kernels, with a warning
+    that says why.
 
-    Of a `.terse` file the packed weights alone are read: no module of them is built.
+    Of a `.terse` file the packed weights alone are read: no module of them is built
+    where the decoder knows the model.
     """
+    settings: dict[str, Any] = {
+        "precision": precision,
+        "threads": threads,
+        "context": context,
+    }
     if path.suffix == ".terse":
         file = codec.open(path, **limits)
         config, tokenizer = described(file.metadata, path)
-        return from_tensors(
-            Joined(file), config, precision=precision, threads=threads, context=context
-        ), tokenizer
+        try:
+            return from_tensors(Joined(file), config, **settings), tokenizer
+        except UnknownModelError as reason:
+            say_torch_runs_it(reason)
+        model, tokenizer = load_language_model(path, **limits)
+        return TorchLanguageModel(model, context), tokenizer
     model, tokenizer = language_model(path)
-    made = compile_model(
-        model, precision=precision, threads=threads, context=context, strict=True
-    )
-    assert isinstance(made, LanguageModel)
-    return made, tokenizer
+    made = compile_model(model, **settings)
+    if isinstance(made, LanguageModel):
+        return made, tokenizer
+    return TorchLanguageModel(model, context), tokenizer
 
 
-def ends_of(model: LanguageModel, tokenizer: Any) -> list[int]:
+def ends_of(model: Streaming, tokenizer: Any) -> list[int]:
     """The tokens that end a text."""
     settings = getattr(model, "generation_config", None)
     ends = getattr(settings, "eos_token_id", None)

@@ -51,6 +51,17 @@ def joined_shapes(
     }
 
 
+def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
+    """The shape under every name, as an opened file tells it, or those of tensors that
+    are there.
+    """
+    if hasattr(tensors, "shapes"):
+        return dict(tensors.shapes())
+    own = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    aliases = getattr(tensors, "aliases", {})
+    return own | {alias: own[name] for alias, name in aliases.items()}
+
+
 class Joined(Mapping[str, "CompressedTensor | Tensor"]):
     """A file or a packed model with these matrices joined: dense, rows × columns."""
 
@@ -86,6 +97,10 @@ class Joined(Mapping[str, "CompressedTensor | Tensor"]):
         return name not in self._hidden and (
             name in self._model or name in self.aliases
         )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape under every name; nothing of a file is decoded."""
+        return joined_shapes(shapes_of(self._model), self.aliases, self.metadata)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._model if name not in self._hidden)

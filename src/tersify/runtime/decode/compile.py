@@ -16,7 +16,11 @@ from tersify.checks import check_choice, check_whole
 from tersify.cpus import usable_cpus
 from tersify.modes import eval_mode
 from tersify.runtime.decode.ahead import ReadAhead, reading_order
-from tersify.runtime.decode.architecture import UnknownModelError, architecture_of
+from tersify.runtime.decode.architecture import (
+    Architecture,
+    UnknownModelError,
+    architecture_of,
+)
 from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.known_code import unknown_part
 from tersify.runtime.decode.language_model import LanguageModel
@@ -26,6 +30,8 @@ from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
 from tersify.runtime.ops.rounding import rounded_vectors
 from tersify.tensor import CompressedTensor
+from tersify.tensor.blocks import shapes_of
+from tersify.tensor.model import check_names
 
 CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
 # of the largest logit; numbers of 8 or 16 bits round either way
@@ -68,12 +74,16 @@ def compile_language_model(
     except UnknownModelError as reason:
         if strict:
             raise
-        warnings.warn(
-            f"torch runs this model, and nothing is faster: {reason}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        say_torch_runs_it(reason, stacklevel=5)
         return model
+
+
+def say_torch_runs_it(reason: UnknownModelError, stacklevel: int = 2) -> None:
+    warnings.warn(
+        f"torch runs this model, and nothing is faster: {reason}",
+        RuntimeWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _compiled(
@@ -83,10 +93,7 @@ def _compiled(
     unknown = unknown_part(model)
     if unknown is not None:
         raise UnknownModelError(unknown)
-    if context is not None:
-        # Learned positions end with their table; rotations go on.
-        most = architecture.context if architecture.positions is not None else None
-        check_whole("context", context, low=1, high=most)
+    _check_context(architecture, context)
     network = Network(kernels, architecture, ModuleSource(model), precision)
     rotation = (
         None
@@ -107,6 +114,13 @@ def _compiled(
     return made
 
 
+def _check_context(architecture: Architecture, context: int | None) -> None:
+    if context is not None:
+        # Learned positions end with their table; rotations go on.
+        most = architecture.context if architecture.positions is not None else None
+        check_whole("context", context, low=1, high=most)
+
+
 def from_tensors(
     tensors: Mapping[str, Tensor | CompressedTensor],
     config: Any,
@@ -119,8 +133,8 @@ def from_tensors(
     """A decoder of weights by their names, such as an opened file: no module of them is
     ever built.
 
-    There is no module to compare it with, so the configuration must be the weights'
-    own.
+    There is no module to compute with, so the configuration must be the weights' own:
+    their names and shapes must be those of the module that it describes.
     """
     check_choice("cache", cache, CACHES)
     check_choice("precision", precision, PRECISIONS)
@@ -130,6 +144,15 @@ def from_tensors(
             "decoding from packed weights needs the compiled kernels; reinstall tersify with a compiler"
         )
     architecture = architecture_of(config)
+    _check_context(architecture, context)
+    # transformers' `generate` needs a module; this one has no memory.
+    with torch.device("meta"):
+        model = importlib.import_module(
+            "transformers"
+        ).AutoModelForCausalLM.from_config(config)
+    # What the decoder does not ask for, such as a bias, would be left out of the sums.
+    tied = (f"{architecture.head}.weight",) if architecture.tied else ()
+    check_names(shapes_of(tensors), model, may_lack=tied)
     count = threads or min(torch.get_num_threads(), usable_cpus())
     kernels = Kernels(module, count)
     if count > 1:
@@ -140,11 +163,6 @@ def from_tensors(
     else:
         source = MappingSource(tensors, config)
         network = Network(kernels, architecture, source, precision)
-    # transformers' `generate` needs a module; this one has no memory.
-    with torch.device("meta"):
-        model = importlib.import_module(
-            "transformers"
-        ).AutoModelForCausalLM.from_config(config)
     rotation = None
     if architecture.positions is None:
         rotation = rotation_of(type(model.model.rotary_emb)(config))
