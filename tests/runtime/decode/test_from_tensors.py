@@ -65,3 +65,11 @@ def test_a_context_that_cannot_be_is_refused(context):
     model = random_model("gpt2")
     with pytest.raises(ValueError, match="context must be"):
         from_tensors(dict(model.state_dict()), model.config, context=context)
+
+
+def test_a_head_of_its_own_beside_a_configuration_that_ties_it_is_refused():
+    model = random_model("smollm2")
+    weights = dict(model.state_dict())
+    weights["lm_head.weight"] = weights["lm_head.weight"] + 0.1
+    with pytest.raises(ValueError, match="the configuration ties 'lm_head"):
+        from_tensors(weights, model.config)

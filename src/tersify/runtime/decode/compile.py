@@ -25,7 +25,12 @@ from tersify.runtime.decode.decoder import Decoder, Rotation
 from tersify.runtime.decode.known_code import unknown_part
 from tersify.runtime.decode.language_model import LanguageModel
 from tersify.runtime.decode.network import Network
-from tersify.runtime.decode.source import ROUNDING_CLASSES, MappingSource, ModuleSource
+from tersify.runtime.decode.source import (
+    ROUNDING_CLASSES,
+    MappingSource,
+    ModuleSource,
+    dense_of,
+)
 from tersify.runtime.engine import Kernels
 from tersify.runtime.extension import extension
 from tersify.runtime.ops.rounding import rounded_vectors
@@ -153,6 +158,7 @@ def from_tensors(
     # What the decoder does not ask for, such as a bias, would be left out of the sums.
     tied = (f"{architecture.head}.weight",) if architecture.tied else ()
     check_names(shapes_of(tensors), model, may_lack=tied)
+    _check_tied(tensors, architecture)
     count = threads or min(torch.get_num_threads(), usable_cpus())
     kernels = Kernels(module, count)
     if count > 1:
@@ -170,6 +176,25 @@ def from_tensors(
         network, rotation, context=context or architecture.context, half=cache == "fp16"
     )
     return LanguageModel(decoder, model.eval())
+
+
+def _check_tied(
+    tensors: Mapping[str, Tensor | CompressedTensor], architecture: Architecture
+) -> None:
+    """A tied configuration computes with the embedding alone; another head beside it
+    would be left out.
+    """
+    head, embedding = f"{architecture.head}.weight", f"{architecture.embedding}.weight"
+    if not architecture.tied or head not in tensors:
+        return
+    aliases = getattr(tensors, "aliases", {})
+    if aliases.get(head) == embedding or aliases.get(embedding) == head:
+        return
+    if not torch.equal(dense_of(tensors[head]), dense_of(tensors[embedding])):
+        raise ValueError(
+            f"the configuration ties {head!r} to {embedding!r}, and the weights have another one; "
+            "set tie_word_embeddings to False"
+        )
 
 
 def rotation_of(rotary: Any) -> Rotation:

@@ -118,26 +118,26 @@ class MappingSource:
     def matrix(self, name: str) -> Matrix:
         found = self._tensor(f"{name}.weight")
         bias = (
-            _dense(self._tensor(f"{name}.bias"))
+            dense_of(self._tensor(f"{name}.bias"))
             if f"{name}.bias" in self._tensors
             else None
         )
         # GPT-2's layers are stored as [features, outputs]; its embeddings are not.
         if self._transposed and ".h." in name:
-            return Matrix(weight=_dense(found).t(), bias=bias)
+            return Matrix(weight=dense_of(found).t(), bias=bias)
         return Matrix(weight=found, bias=bias)
 
     def norm(self, name: str) -> Norm:
         bias = (
-            _dense(self._tensor(f"{name}.bias"))
+            dense_of(self._tensor(f"{name}.bias"))
             if f"{name}.bias" in self._tensors
             else None
         )
-        weight = _dense(self._tensor(f"{name}.weight"))
+        weight = dense_of(self._tensor(f"{name}.weight"))
         return Norm(weight=weight, bias=bias, eps=self._eps, centred=self._transposed)
 
 
-def _dense(tensor: Tensor | CompressedTensor) -> Tensor:
+def dense_of(tensor: Tensor | CompressedTensor) -> Tensor:
     return tensor.to_dense() if isinstance(tensor, CompressedTensor) else tensor
 
 
