@@ -61,6 +61,39 @@ def test_the_onnx_file_computes_what_the_network_computes(table, tmp_path):
     )
 
 
+class Folded(torch.nn.Module):
+    """Views whose sizes are computed from the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 6), torch.nn.Linear(24, 3)
+
+    def forward(self, x):
+        rows = self.first(x.reshape(x.shape[0] * 8, 8)).relu()
+        rows = rows.view(x.shape[0] * 2, 24) + x.new_ones(1, 24).expand(
+            2 * x.shape[0], 24
+        )
+        return self.last(rows).view(x.shape[0], -1)
+
+
+def test_a_graph_of_a_file_becomes_onnx_of_any_batch(tmp_path):
+    torch.manual_seed(0)
+    model = Folded().eval()
+    packed = tersify.compress_(model, one_rule(method="lookup"))
+    tersify.save(
+        packed, tmp_path / "net.terse", network=model, example=torch.randn(2, 8, 8)
+    )
+    net = tersify.load(tmp_path / "net.terse")
+    export_onnx(net, packed, torch.randn(2, 8, 8), tmp_path / "net.onnx")
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 8, 8)
+        with torch.no_grad():
+            expected = model(x).numpy()
+        assert run(tmp_path / "net.onnx", x.numpy()) == pytest.approx(
+            expected, rel=1e-4, abs=1e-4
+        )
+
+
 def test_four_bit_codes_make_the_file_smaller_than_dense_weights(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(200, 100)).eval()
     packed = tersify.compress_(model, "lut-4")

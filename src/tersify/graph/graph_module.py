@@ -20,7 +20,7 @@ from tersify.graph.json_arguments import (
     names_in,
     tensor_from_json,
 )
-from tersify.graph.operations import makes_tensors, operation
+from tersify.graph.operations import computation, makes_tensors
 
 MOST_VALUE_BYTES = 1 << 33  # of one value in between, for a batch of two
 
@@ -136,7 +136,7 @@ def _nodes(
     nodes = []
     for index, (name, op, args, kwargs) in enumerate(listed):
         # Only operations of the allowed list are found.
-        compute = operation(op) if isinstance(op, str) else None
+        compute = computation(op) if isinstance(op, str) else None
         if compute is None:
             raise ValueError(f"the graph names the operation {op!r}, which it may not")
         nodes.append(

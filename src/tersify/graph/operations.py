@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _LISTED = """
 conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d
@@ -80,6 +81,39 @@ def operation(name: str) -> Callable[..., Any] | None:
     return None if found._schema.is_mutable else found
 
 
+def computation(name: str) -> Callable[..., Any] | None:
+    """What runs for the operation. Where sizes are asked for or given, tracing needs the
+    methods of tensors: it would write down the sizes of its example otherwise.
+    """
+    found = operation(name)
+    traced = _TRACED.get(found)
+    if found is None or traced is None:
+        return found
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        chosen = traced if _is_tracing() else found
+        return chosen(*args, **kwargs)
+
+    return compute
+
+
+def _is_tracing() -> bool:
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def _size_of(tensor: Tensor, axis: int) -> int:
+    return tensor.shape[axis]
+
+
+_TRACED: dict[Callable[..., Any] | None, Callable[..., Any]] = {
+    torch.ops.aten.sym_size.int: _size_of,
+    torch.ops.aten.view.default: Tensor.view,
+    torch.ops.aten.reshape.default: Tensor.reshape,
+    torch.ops.aten.expand.default: Tensor.expand,
+    torch.ops.aten.repeat.default: Tensor.repeat,
+}
+
+
 def makes_tensors(name: str) -> bool:
     """Whether the operation must be told on which device."""
     return name.split(".")[1] in _MAKERS
@@ -94,9 +128,12 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*values: int) -> int:
         # `type` and not `isinstance`: True is an int for Python. Text would be repeated
         # by `mul`.
-        if not all(type(value) is int for value in values):
+        traced = _is_tracing() and any(isinstance(v, Tensor) for v in values)
+        if not traced and not all(type(value) is int for value in values):
             raise ValueError(f"sizes are whole numbers, got {values!r}")
         result = function(*values)
+        if traced:
+            return result
         if abs(result) > LARGEST_SIZE:
             raise ValueError(f"a size of the graph is beyond {LARGEST_SIZE}")
         return int(result)
