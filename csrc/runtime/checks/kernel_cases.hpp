@@ -179,7 +179,7 @@ inline Case conv_bits_case(Random& r) {
   return c;
 }
 
-enum class ConvKernel { Lists, Dense, Fp16, Int8, Codes };
+enum class ConvKernel { Lists, Pairs, Dense, Fp16, Int8, Codes };
 
 inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   Window w;
@@ -197,10 +197,13 @@ inline Case conv_case(Random& r, ValueKind kind, ConvKernel kernel) {
   c.outputs = size_t(c.n) * (ends_in_means ? rows : output.numel());
   const float step = 1.0f / 127, out_step = 0.25f;
   const bool fp16 = kernel == ConvKernel::Fp16, is_dense = kernel == ConvKernel::Dense;
-  const bool in_steps = kernel != ConvKernel::Lists && !is_dense && !fp16;
+  const bool in_steps = kernel == ConvKernel::Int8 || kernel == ConvKernel::Codes;
   if (in_steps)
     for (float& v : c.input) v = std::round(v * 127) * step;
   Numbers weight = r.weights(size_t(rows) * channels * w.taps(), kind, table);
+  if (kernel == ConvKernel::Pairs)  // rows have much in common
+    for (float& v : weight)
+      if (v == 0 && r.between(0, 1)) v = r.between(0, 1) ? 1.0f : -1.0f;
   if (fp16) {  // runs of such numbers are exact: what may differ is how the result is rounded
     for (float& v : c.input) v = std::round(v * 3);
     if (kind == ValueKind::Float)

@@ -42,6 +42,7 @@ std::vector<Checked> all_kernels() {
   auto codes = [](ValueKind kind, int rows) { return [=](Random& r) { return codes_case(r, kind, rows); }; };
   std::vector<Checked> all{
       {"conv of signs", conv(ValueKind::Sign, ConvKernel::Lists)},
+      {"conv of signs, rows alike", conv(ValueKind::Sign, ConvKernel::Pairs)},
       {"conv of tables", conv(ValueKind::Table, ConvKernel::Lists)},
       {"conv of floats", conv(ValueKind::Float, ConvKernel::Lists)},
       {"dense conv", conv(ValueKind::Float, ConvKernel::Dense)},

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "engine/schedule.hpp"
+#include "kernels/conv-lists-f32/list_weights.hpp"
 
 namespace tersify {
 namespace {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/byte_rows.hpp"
+#include "engine/lane_packing.hpp"
 #include "threads/in_parts.hpp"
 
 namespace tersify {
@@ -25,25 +26,6 @@ size_t per_row(const DenseWeight& w) { return size_t(w.channels / w.groups) * w.
 void check_table(ValueKind kind, const std::vector<float>& table) {
   if (kind == ValueKind::Table && (table.empty() || table.size() > kMaxTable))
     throw std::invalid_argument("a table has 1..256 levels, got " + std::to_string(table.size()));
-}
-
-// Input channels that are taken together. The block must suit every batch size; a few images in the lanes are the usual
-// portion.
-int usual_block(const Kernels& kernels, const DenseWeight& weight, const Window& window, const Shape& output, Lane lane,
-                int patch_limit) {
-  const int lanes = kernels.vector_bytes / int(lane), images = std::max(1, lanes / 8);
-  const Layout usual = choose_layout({images, output.c, output.h, output.w}, lanes, patch_limit);
-  return choose_block(window, weight.channels, kernels.vector_bytes, choose_patch(usual, patch_limit),
-                      lane == Lane::I8);
-}
-
-std::shared_ptr<ListWeights> pack_lists(const Workspace& workspace, const DenseWeight& weight, const Window& window,
-                                        const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
-  const Kernels& kernels = workspace.kernels();
-  const bool int8 = lane == Lane::I8;
-  int block = usual_block(kernels, weight, window, output, lane, kernels.patch_limit / (int8 ? 2 : 1));
-  if (int8) block = int8_block(weight, block);
-  return std::make_shared<ListWeights>(weight, kind, std::move(table), block, lane, workspace.threads());
 }
 
 bool is_ternary(const float* weight, size_t count) {
@@ -156,12 +138,6 @@ size_t PackedWeights::resident_bytes() const {
 }
 
 namespace {
-
-std::shared_ptr<DenseLaneWeights> pack_dense(const Kernels& kernels, const DenseWeight& weight, const Window& window,
-                                             const Shape& output) {
-  const int limit = std::min(kDensePatch, kernels.patch_limit);
-  return std::make_shared<DenseLaneWeights>(weight, usual_block(kernels, weight, window, output, Lane::F32, limit));
-}
 
 std::shared_ptr<const PixelWeights> pack_pixels(const Kernels& kernels, const DenseWeight& weight) {
   return std::make_shared<PixelWeights>(weight, kernels.vector_bytes / int(sizeof(float)));

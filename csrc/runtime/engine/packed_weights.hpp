@@ -7,7 +7,6 @@
 #include "engine/shape.hpp"
 #include "engine/workspace.hpp"
 #include "kernels/conv-dense-f32/dense_weights.hpp"
-#include "kernels/conv-lists-f32/list_weights.hpp"
 #include "kernels/conv-pixels-f32/pixel_weights.hpp"
 #include "kernels/embedding-f32/embedding_table.hpp"
 #include "kernels/gemv-trits-f32/gemv_weights.hpp"

@@ -36,6 +36,7 @@ inline void store(char* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 #include "kernels/conv-lists-f32/conv_lists_epilogue.hpp"
 #include "kernels/conv-lists-f32/conv_lists_f32.hpp"
 #include "kernels/conv-dense-f32/conv_dense_f32.hpp"
+#include "kernels/conv-pairs-f32/conv_pairs_f32.hpp"
 #include "kernels/conv-pixels-f32/conv_pixels_f32.hpp"
 #include "kernels/pool-f32/pool_f32.hpp"
 #include "kernels/lanes-f32/transpose.hpp"
@@ -81,6 +82,7 @@ const Kernels kKernels{
     .conv_lists_f32_scratch_bytes = lists_scratch_bytes<Fp32Lanes>,
     .conv_lists_f32 = lists_conv<Fp32Lanes>,
     .conv_dense_f32 = dense_conv,
+    .conv_pairs_f32 = TERSIFY_PAIRS(pairs_conv),
     .conv_pixels_f32 = conv_pixels,
 #if !defined(TERSIFY_PLANS_ONLY)
     .conv_lists_f16_scratch_bytes = lists_scratch_bytes<Fp16Lanes>,

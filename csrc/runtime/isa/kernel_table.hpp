@@ -31,6 +31,7 @@ struct Kernels {
   size_t (*conv_lists_f32_scratch_bytes)(const ConvTask&);
   void (*conv_lists_f32)(const ConvTask&);
   void (*conv_dense_f32)(const ConvTask&);  // with the same scratch
+  void (*conv_pairs_f32)(const ConvTask&) = nullptr;  // the same for signs; null: too few registers for two patches
   void (*conv_pixels_f32)(const PixelConvTask&);
   size_t (*conv_lists_f16_scratch_bytes)(const ConvTask&) = nullptr;
   void (*conv_lists_f16)(const ConvTask&) = nullptr;  // activations and short runs of sums in 16-bit floats

@@ -38,17 +38,8 @@ inline void dense_patches(const ConvTask& t, const Unit& unit, const float* weig
                         t.patch.skip_h + t.patch.skip_w == 0;
 #endif
   UNROLL
-  for (int r = 0; r < R; ++r) {
-    if (r >= rows) continue;
-    char* waiting = sums + r * waiting_bytes;
-    if (unit.last && straight) {
-      write_registers<Fp32Lanes, H, W>(t, acc[r], channel + r);
-      continue;
-    }
-    UNROLL
-    for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[r][i]);
-    if (unit.last) write(t, waiting, channel + r);
-  }
+  for (int r = 0; r < R; ++r)
+    if (r < rows) leave_row<H, W>(t, acc[r], sums + r * waiting_bytes, unit.last, straight ? nullptr : write, channel + r);
 }
 
 template <int H, int W>

@@ -15,7 +15,7 @@ class DenseLaneWeights final : public LaneWeights {
   int rows() const override { return rows_; }
   int block_channels() const override { return block_channels_; }
   size_t products() const override { return size_t(rows_) * channels_ * taps_; }
-  bool dense() const override { return true; }
+  LaneForm form() const override { return LaneForm::Dense; }
   const char* kernel_name() const override { return "dense"; }
   size_t resident_bytes() const override;
 

@@ -134,6 +134,20 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
   }
 }
 
+// What becomes of a row behind a block: it waits for the next one or, behind the last, is written, without `write`
+// straight from the registers.
+template <int H, int W>
+inline __attribute__((always_inline)) void leave_row(const ConvTask& t, const Vec* acc, char* waiting, bool last,
+                                                     WriteFn write, int channel) {
+  if (last && !write) {
+    write_registers<Fp32Lanes, H, W>(t, acc, channel);
+    return;
+  }
+  UNROLL
+  for (int i = 0; i < H * W; ++i) store(waiting + i * kBytes, acc[i]);
+  if (last) write(t, waiting, channel);
+}
+
 typedef void (*RowsFn)(const ConvTask&, const Unit&, int, const char*, char*);
 
 template <class Lanes, int H, int W>

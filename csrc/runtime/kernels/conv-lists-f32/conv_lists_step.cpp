@@ -10,8 +10,9 @@ constexpr size_t kSumsBytes = 160 << 10;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-auto kernel_of(const Kernels& k, Lane lane, bool dense) {
-  return dense               ? k.conv_dense_f32
+auto kernel_of(const Kernels& k, Lane lane, LaneForm form) {
+  return form == LaneForm::Dense   ? k.conv_dense_f32
+         : form == LaneForm::Pairs ? k.conv_pairs_f32
          : lane == Lane::I8  ? k.conv_lists_i8
          : lane == Lane::F16 ? k.conv_lists_f16
                              : k.conv_lists_f32;
@@ -95,7 +96,14 @@ void ConvStep::split(int groups, int threads) {
 
 int ConvStep::patch_limit(const Schedule& s) const {
   const int limit = s.patch_limit(to.lanes());
-  return weights->dense() ? std::min(kDensePatch, limit) : limit;
+  switch (weights->form()) {
+    case LaneForm::Dense:
+      return std::min(kDensePatch, limit);
+    case LaneForm::Pairs:
+      return limit / 2;  // two rows' patches
+    default:
+      return limit;
+  }
 }
 
 void add_conv(Schedule& s, ConvStep step, const Window& window) {
@@ -118,7 +126,7 @@ void add_conv(Schedule& s, ConvStep step, const Window& window) {
   out.reads = {shared->source};
   if (shared->residual >= 0) out.reads.push_back(shared->residual);
   out.writes = {shared->target};
-  out.run = [shared, kernel = kernel_of(k, shared->lane, shared->weights->dense())](
+  out.run = [shared, kernel = kernel_of(k, shared->lane, shared->weights->form())](
                 char* const* buffers, int task, char* scratch) { kernel(shared->task(buffers, task, scratch)); };
   s.add(std::move(out));
 }

@@ -17,6 +17,14 @@ constexpr uint16_t kFirst = 0x8000, kLast = 0x4000;
 constexpr uint16_t kFlush = 0x2000;  // sums of 8 or 16 bits could overflow in the next block: add them to the wide ones
 constexpr uint16_t kCountMask = 0x1fff;
 
+// Two output channels within one block of input channels. Their entries come by the word, four of them: of what both add
+// and of what one adds and the other subtracts, by turns; then of each alone, by turns; then of the first.
+struct RowPair {
+  uint16_t first, second;  // counted from the chunk's first; kNoRow: the first is alone
+  uint16_t common, apart, rest;  // words
+};
+constexpr uint16_t kNoRow = 0xffff;
+
 constexpr int kReadAhead = 8;  // entries behind the last one that a kernel may read without using them
 
 struct Unit {
@@ -25,9 +33,10 @@ struct Unit {
   const uint16_t* entries;  // vectors from the footprint's start; Sign: that × 2 + sign
   const uint8_t* codes;     // Table
   const float* values;      // Float
+  const RowPair* pairs;     // instead of rows; row_count is how many
   const uint16_t* plus;     // int8: how many of a row's entries are +1; they come first. Both parts are even
   uint16_t entry_count;     // dense: of every row; `values` are [group of kDenseRows rows][entry][kDenseRows]
-  bool first, last;         // dense: of the blocks
+  bool first, last;         // dense, pairs: of the blocks
 };
 constexpr int kDenseRows = 4, kDensePatch = 8;  // rows that share a reading of the input; vectors of their patch
 

@@ -24,6 +24,8 @@ struct PositionedLists {
   std::vector<Unit> units;  // [chunk][block]
 };
 
+enum class LaneForm { Lists, Dense, Pairs };  // which kernel walks them
+
 class LaneWeights {
  public:
   virtual ~LaneWeights() = default;
@@ -34,7 +36,7 @@ class LaneWeights {
   virtual int rows() const = 0;
   virtual int block_channels() const = 0;
   virtual size_t products() const = 0;  // for each position of the output
-  virtual bool dense() const = 0;
+  virtual LaneForm form() const = 0;
   virtual const char* kernel_name() const = 0;
   virtual size_t resident_bytes() const = 0;
 };

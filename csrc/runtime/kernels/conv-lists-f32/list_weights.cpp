@@ -14,7 +14,6 @@ constexpr size_t kFootprintBytes = 44 << 10, kInt8FootprintBytes = 96 << 10;
 constexpr int kMaxChunks = 16;
 constexpr int kRowsPerChunk = 32;
 constexpr int kInt16Most = 32767;
-constexpr size_t kKeptGeometries = 4;  // for batch sizes that take turns
 constexpr int kMaxChunkRows = 0xffff;
 
 using Pending = ListWeights::Pending;
@@ -67,6 +66,25 @@ void make_even(std::vector<std::vector<Pending>>& blocks, uint16_t zero) {
 
 }  // namespace
 
+std::vector<Chunk> split_rows(const DenseWeight& w) {
+  std::vector<Chunk> made;
+  const size_t per_row = size_t(w.channels / w.groups) * w.taps;
+  std::vector<size_t> until(w.rows + 1, 0);
+  for (int r = 0; r < w.rows; ++r) {
+    const float* row = w.data + r * per_row;
+    until[r + 1] = until[r] + 1 + (per_row - std::count(row, row + per_row, 0.0f));
+  }
+  int chunks = std::clamp(w.rows / kRowsPerChunk, 1, kMaxChunks);
+  if (chunks > 1) chunks += chunks % 2;  // so that two threads get the same
+  for (int c = 0, begin = 0; c < chunks; ++c) {
+    const size_t target = until.back() * (c + 1) / chunks;
+    int end = static_cast<int>(std::lower_bound(until.begin(), until.end(), target) - until.begin());
+    end = c + 1 == chunks ? w.rows : std::clamp(end, begin, w.rows);
+    for (; begin < end; begin += made.back().rows) made.push_back({begin, std::min(end - begin, kMaxChunkRows)});
+  }
+  return made;
+}
+
 int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch, bool int8) {
   const Axis y = make_axis(patch.h, window.kernel_h, window.stride_h, window.pad_h, window.dilation_h);
   const Axis x = make_axis(patch.w, window.kernel_w, window.stride_w, window.pad_w, window.dilation_w);
@@ -112,17 +130,15 @@ ListWeights::ListWeights(const DenseWeight& weight, ValueKind kind, std::vector<
   if (int8() && (kind != ValueKind::Sign || int8_block(weight, block_channels) != block_channels ||
                  weight.taps * kInt8High > kInt16Most))
     throw std::invalid_argument("16-bit sums need ternary weights and kernels of fewer taps");
-  split_rows(weight);
+  chunks_ = split_rows(weight);
   auto lists = std::make_shared<PositionedLists>();
-  for (int i = 0; i <= block_channels * weight.taps; ++i) lists->positions.push_back(i);  // the last: a zero
   pack_chunks(weight, threads, *lists);
-  lists->entries.shrink_to_fit();
   nonzeros_ = lists->entries.size();
   row_list_.shrink_to_fit();
   codes_.shrink_to_fit();
   values_.shrink_to_fit();
   plus_.shrink_to_fit();
-  positioned_.push_back(std::move(lists));
+  positioned_ = {std::move(lists), block_channels * weight.taps + 1, signed_entries()};  // the last index: a zero
 }
 
 void ListWeights::pack_chunks(const DenseWeight& weight, int threads, PositionedLists& lists) {
@@ -135,31 +151,7 @@ void ListWeights::pack_chunks(const DenseWeight& weight, int threads, Positioned
 }
 
 std::shared_ptr<const PositionedLists> ListWeights::lists_for(const std::vector<uint32_t>& positions) {
-  if (!unpositioned_)
-    for (auto known = positioned_.begin(); known != positioned_.end(); ++known)
-      if ((*known)->positions == positions) {
-        std::rotate(positioned_.begin(), known, known + 1);
-        return positioned_.front();
-      }
-  const int shift = signed_entries();
-  if (*std::max_element(positions.begin(), positions.end()) >> (16 - shift))
-    throw std::invalid_argument("a window of this size is too large to pack");
-  const PositionedLists& from = *positioned_.front();
-  std::vector<uint16_t> index(1 + *std::max_element(from.positions.begin(), from.positions.end()));
-  for (size_t i = 0; i < from.positions.size(); ++i) index[from.positions[i]] = static_cast<uint16_t>(i);
-  auto lists = std::make_shared<PositionedLists>();
-  lists->positions = positions;
-  lists->units = from.units;
-  lists->entries.resize(nonzeros_ + kReadAhead);
-  std::transform(from.entries.begin(), from.entries.begin() + nonzeros_, lists->entries.begin(), [&](uint16_t e) {
-    return static_cast<uint16_t>(positions[index[e >> shift]] << shift | (e & shift));
-  });
-  point_units(*lists);
-  if (unpositioned_) positioned_.clear();
-  unpositioned_ = false;
-  positioned_.insert(positioned_.begin(), std::move(lists));
-  if (positioned_.size() > kKeptGeometries) positioned_.pop_back();
-  return positioned_.front();
+  return positioned_.lists_for(positions, [this](PositionedLists& lists) { point_units(lists); });
 }
 
 void ListWeights::point_units(PositionedLists& lists) const {
@@ -174,6 +166,7 @@ void ListWeights::point_units(PositionedLists& lists) const {
             .entries = entry,
             .codes = code,
             .values = value,
+            .pairs = nullptr,
             .plus = plus,
             .entry_count = 0,
             .first = false,
@@ -185,23 +178,6 @@ void ListWeights::point_units(PositionedLists& lists) const {
     if (kind_ == ValueKind::Table) code += count;
     if (kind_ == ValueKind::Float) value += count;
     if (int8()) plus += unit.row_count;
-  }
-}
-
-void ListWeights::split_rows(const DenseWeight& w) {
-  const size_t per_row = size_t(w.channels / w.groups) * w.taps;
-  std::vector<size_t> until(w.rows + 1, 0);
-  for (int r = 0; r < w.rows; ++r) {
-    const float* row = w.data + r * per_row;
-    until[r + 1] = until[r] + 1 + (per_row - std::count(row, row + per_row, 0.0f));
-  }
-  int chunks = std::clamp(w.rows / kRowsPerChunk, 1, kMaxChunks);
-  if (chunks > 1) chunks += chunks % 2;  // so that two threads get the same
-  for (int c = 0, begin = 0; c < chunks; ++c) {
-    const size_t target = until.back() * (c + 1) / chunks;
-    int end = static_cast<int>(std::lower_bound(until.begin(), until.end(), target) - until.begin());
-    end = c + 1 == chunks ? w.rows : std::clamp(end, begin, w.rows);
-    for (; begin < end; begin += chunks_.back().rows) chunks_.push_back({begin, std::min(end - begin, kMaxChunkRows)});
   }
 }
 
@@ -311,10 +287,7 @@ const char* ListWeights::kernel_name() const {
 size_t ListWeights::resident_bytes() const {
   size_t bytes = row_list_.size() * sizeof(Row) + codes_.size() + values_.size() * sizeof(float) +
                  plus_.size() * sizeof(uint16_t) + table_.size() * sizeof(float) + chunks_.size() * sizeof(Chunk);
-  for (const auto& lists : positioned_)
-    bytes += lists->entries.size() * sizeof(uint16_t) + lists->units.size() * sizeof(Unit) +
-             lists->positions.size() * sizeof(uint32_t);
-  return bytes;
+  return bytes + positioned_.resident_bytes();
 }
 
 }  // namespace tersify

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/conv-lists-f32/lane_weights.hpp"
+#include "kernels/conv-lists-f32/geometry_lists.hpp"
 
 namespace tersify {
 
@@ -27,7 +27,7 @@ class ListWeights final : public LaneWeights {
   int rows() const override { return rows_; }
   int block_channels() const override { return block_channels_; }
   size_t products() const override { return nonzeros_; }
-  bool dense() const override { return false; }
+  LaneForm form() const override { return LaneForm::Lists; }
   const char* kernel_name() const override;
   size_t resident_bytes() const override;
 
@@ -51,7 +51,6 @@ class ListWeights final : public LaneWeights {
   PendingChunk collect(const DenseWeight& weight, const Chunk& chunk) const;
   void add_entry(Pending& row, int index, float value) const;
   void append_row(const Pending& row, int flags, PositionedLists& lists);
-  void split_rows(const DenseWeight& weight);
   void pack_chunks(const DenseWeight& weight, int threads, PositionedLists& lists);
   void pack_chunk(const DenseWeight& weight, const Chunk& chunk, PendingChunk& found, PositionedLists& lists);
   void point_units(PositionedLists& lists) const;
@@ -69,9 +68,11 @@ class ListWeights final : public LaneWeights {
   std::vector<uint8_t> codes_;
   std::vector<float> values_;
   std::vector<uint16_t> plus_;
-  std::vector<std::shared_ptr<PositionedLists>> positioned_;  // the one asked for last in front
-  bool unpositioned_ = true;                                  // the first is still by index: nobody walks it yet
+  GeometryLists positioned_;
 };
+
+// Ranges of output channels with about as many non-zeros each.
+std::vector<Chunk> split_rows(const DenseWeight& weight);
 
 // Input channels whose footprints under one patch share the caches near the core with the sums.
 int choose_block(const Window& window, int channels, int vector_bytes, const Patch& patch, bool int8);
