@@ -26,7 +26,7 @@ from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.torch_operator import number_of, watched
-from tersify.runtime.transforms import refuse_transformed
+from tersify.runtime.transforms import refuse_indirect
 
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
 
@@ -303,7 +303,7 @@ class CompiledModule(nn.Module):
         # dynamo does not know how to look, and has no such tensors
         if not torch.compiler.is_compiling():
             for x in args:
-                refuse_transformed(x)
+                refuse_indirect(x)
         made = torch.ops.tersify.run(list(args), self._number)
         return (
             made[0]
