@@ -72,15 +72,15 @@ def picked(rng: random.Random, x: Tensor) -> Drawn | None:
             "index_add": lambda v: v.index_add(0, torch.tensor([0]), v[:1], alpha=2),
             f"topk({count}, {axis})": lambda v: v.topk(count, axis).values,
             f"sort({axis})": lambda v: v.sort(axis, descending=True).values,
-            f"argmax({axis}) as floats": lambda v: v.argmax(axis).float(),
+            f"argmax({axis}) as floats": lambda v: v.argmax(axis).to(v.dtype),
             f"take_along_dim({axis})": lambda v: torch.take_along_dim(
                 v, v.argmin(axis, keepdim=True), axis
             ),
             f"cummax({axis})": lambda v: v.cummax(axis).values,
-            "one_hot": lambda v: F.one_hot((v > 0).long(), 3).float(),
+            "one_hot": lambda v: F.one_hot((v > 0).long(), 3).to(v.dtype),
             "bucketize": lambda v: torch.bucketize(
                 v, torch.tensor([-0.5, 0.0, 0.7])
-            ).float(),
+            ).to(v.dtype),
             "nan_to_num": lambda v: (v / v.abs().floor()).nan_to_num(1.0, 2.0, -2.0),
         },
     )
@@ -103,16 +103,16 @@ def typed(rng: random.Random, x: Tensor) -> Drawn | None:
 
     def cast(v: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return (v @ v.mT).float()
+            return (v @ v.mT).to(v.dtype)
 
     return drawn_from(
         rng,
         {
-            "half and back": lambda v: v.half().float() * 2,
-            "bfloat16 and back": lambda v: v.bfloat16().relu().float(),
-            "double and back": lambda v: (v.double() * 3).float(),
+            "half and back": lambda v: v.half().to(v.dtype) * 2,
+            "bfloat16 and back": lambda v: v.bfloat16().relu().to(v.dtype),
+            "double and back": lambda v: (v.double() * 3).to(v.dtype),
             "double": lambda v: v.double(),
-            "int and back": lambda v: (v * 4).round().int().float(),
+            "int and back": lambda v: (v * 4).round().int().to(v.dtype),
             "bool mask": lambda v: v * (v > 0),
             "fft": lambda v: torch.fft.rfft(v, dim=-1).abs(),
             "fft, a filter and back": lambda v: torch.fft.irfft(
@@ -244,7 +244,7 @@ def rare_layer(rng: random.Random, x: Tensor) -> Drawn | None:
             "grid_sample": lambda v: F.grid_sample(
                 v,
                 F.affine_grid(
-                    torch.eye(2, 3).expand(len(v), -1, -1) * 0.8,
+                    torch.eye(2, 3, dtype=v.dtype).expand(len(v), -1, -1) * 0.8,
                     list(v.shape),
                     align_corners=False,
                 ),

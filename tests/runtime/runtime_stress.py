@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from bits_stress import look_at_weights, run_bits
 from decode_stress import WINDOW, Decoder, floats, run_layers, span
 
 THREADS, ROUNDS = 8, 12
@@ -124,6 +125,8 @@ def work(
         ):
             problems.append("memory in use is not counted")
         problems += run_layers(runtime, space, draw)
+        problems += run_bits(runtime, space, draw)
+        problems += look_at_weights(runtime, draw)
         if turn % 4 == 0:
             problems += Decoder(runtime, space, draw).problems(draw)
 

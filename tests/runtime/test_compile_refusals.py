@@ -182,3 +182,12 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(monkeypatch):
         ValueError, match=r"TERSIFY_ISA='avx1024': this CPU has kernels for portable"
     ):
         compile(nn.Linear(4, 3), torch.randn(1, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_refused_in_one_sentence(layout):
+    fast = compile(nn.Linear(4, 3).eval(), torch.randn(2, 4))
+    rows = [torch.randn(2, 4), torch.randn(3, 4)]
+    with pytest.raises(ValueError, match="a quantized or nested one"):
+        fast(torch.nested.nested_tensor(rows, layout=layout))

@@ -5,12 +5,13 @@ set weights, TorchScript.
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
-from against_torch import MismatchError, check
+from against_torch import MismatchError, check, unchanged_by_compile
 from torch import nn
 
 from tersify.runtime import compile
@@ -259,3 +260,30 @@ def test_a_module_that_computes_other_things_when_it_is_watched_is_refused():
     ):
         compile(model, torch.randn(2, 3))
     assert model.calls == 0
+
+
+@pytest.mark.parametrize("made", [torch.fx.symbolic_trace, lambda model: model])
+def test_a_network_in_training_mode_is_compiled_in_eval_mode_however_it_was_made(made):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5))
+    model(torch.randn(4, 3, 9, 9))
+    model = made(model).train()
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(2, 3, 9, 9)
+    fast = compile(model, x)
+    assert unchanged_by_compile(model, before)
+    assert all(part.training for part in model.modules())
+    check(fast, model, x)
+    check(fast, model, torch.randn(3, 3, 12, 12))
+
+
+def test_an_exported_network_is_compiled_too():
+    sizes = ({0: torch.export.Dim.AUTO},)
+    exported = torch.export.export(
+        network(), (torch.randn(3, 8),), dynamic_shapes=sizes
+    )
+    model = exported.module()
+    fast = compile(model, torch.randn(2, 8))
+    for batch in (2, 5):
+        x = torch.randn(batch, 8)
+        with torch.no_grad():
+            assert torch.allclose(fast(x), model(x), atol=1e-6)

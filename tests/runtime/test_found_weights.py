@@ -195,3 +195,56 @@ def test_tied_weights_edited_through_one_name_run_edited_under_both(precision):
     with torch.no_grad():
         model[2].weight.neg_()
     assert check(compile(model, x), model, torch.randn(3, 12)) <= 2e-5
+
+
+def doubled_in_place(model):
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+
+
+def loaded_anew(model):
+    model.load_state_dict({name: 2 * x for name, x in model.state_dict().items()})
+
+
+def trained(model):
+    model(torch.ones(2, 2, 9)).square().sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+
+
+@pytest.mark.parametrize("edit", [doubled_in_place, loaded_anew, trained])
+@pytest.mark.parametrize("behind", [nn.ReLU(), nn.Softmin(dim=-1)])
+def test_a_call_of_a_known_size_after_an_edit_asks_to_compile_again(edit, behind):
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), behind)
+    x = torch.randn(2, 2, 9)
+    fast = compile(model, x)
+    fast(x)
+    edit(model)
+    with pytest.raises(ValueError, match="changed after the network was compiled"):
+        fast(x)
+    seen = []
+    fast.register_forward_hook(lambda *_: seen.append(1))
+    for call in (lambda: fast(x), lambda: fast(input=x), lambda: fast.run_flat([x])):
+        with pytest.raises(ValueError, match="compile again"):
+            call()
+    assert not seen
+
+
+def test_a_write_of_the_same_numbers_is_no_edit():
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4)).eval()
+    x = torch.randn(2, 2, 9)
+    fast = compile(model, x)
+    wanted = fast(x)
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert torch.equal(fast(x), wanted)
+    with torch.no_grad():
+        model[1].running_mean += 1
+    with pytest.raises(ValueError, match=r"'1\.running_mean' was changed"):
+        fast(x)
+
+
+def test_weights_of_inference_mode_count_no_writes_and_are_taken():
+    with torch.inference_mode():
+        model = nn.Linear(4, 3).eval()
+        fast = compile(model, torch.randn(2, 4))
+        x = torch.randn(2, 4)
+        assert torch.allclose(fast(x), model(x), atol=1e-6)

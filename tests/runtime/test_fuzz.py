@@ -263,6 +263,20 @@ def test_a_running_mean_of_normed_numbers_may_differ_by_their_rounding():
     assert tried(build(20265311), replace(EXACT, isa="portable")).kind == "right"
 
 
+def test_every_module_also_runs_in_doubles_which_tell_how_far_off_torch_is():
+    with torch.no_grad():
+        for seed in range(120):
+            case = build(seed)
+            if runs(case.program, case.inputs(2, 0)) is not None:
+                exact = fuzz_check._exact(case.program, case.inputs(2, 0))
+                assert exact is not None, f"seed {seed}\n{case.program.text()}"
+
+
+def test_a_tiny_sigmoid_of_a_huge_mean_may_differ_by_the_rounding_of_the_mean():
+    # The bilinear samples behind it took no doubles, so nothing told torch's own error.
+    assert tried(build(917350805), replace(EXACT, isa="portable")).kind == "right"
+
+
 def test_odd_inputs_hold_the_shape_and_several_layouts():
 
     names = {

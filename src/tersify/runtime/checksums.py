@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -11,28 +12,64 @@ from torch import Tensor
 from tersify.runtime.capture import Captured
 from tersify.runtime.extension import extension
 
+_version = attrgetter("_version")
 
-def checksums(captured: Captured) -> dict[str, int]:
-    """Of the module's tensors that its forward does not change: numbers that an edit of
-    them changes.
+
+class Unchanged:
+    """The module's tensors that plans take for constants, as they were when it was
+    compiled.
+
+    A call asks torch whether it counted a write to any of them, which takes a few
+    microseconds; a new size looks at all their bits, since not every write is counted.
     """
-    state = {id(t) for t in captured.graph.state.values()}
-    kept = {
-        name: t for name, t in captured.graph.parameters.items() if id(t) not in state
-    }
-    # A tied tensor is read once.
-    found = {id(t): checksum(t) for t in kept.values()}
-    return {name: found[id(t)] for name, t in kept.items()}
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        # A tied tensor is read once.
+        found = {id(t): checksum(t) for t in tensors.values()}
+        self._sums = {name: found[id(t)] for name, t in tensors.items()}
+        self._keep(tensors)
+
+    def _keep(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+        # Tensors made in inference mode count no versions.
+        self._counting = [t for t in tensors.values() if not t.is_inference()]
+        self._versions = [*map(_version, self._counting)]
+
+    def forget(self, state: Sequence[Tensor]) -> None:
+        """Tensors that turned out to change with the calls themselves."""
+        self._keep(_without(self._tensors, state))
+
+    def check(self) -> None:
+        """Refuses a module of which torch counted a write that changed something."""
+        if [*map(_version, self._counting)] == self._versions:
+            return
+        versions = [*map(_version, self._counting)]
+        self._compare(self._tensors)
+        self._versions = versions
+
+    def check_all(self, captured: Captured) -> None:
+        """Refuses a module whose tensors, as a new capture found them, are others."""
+        self._compare(constants(captured))
+
+    def _compare(self, tensors: Mapping[str, Tensor]) -> None:
+        found = {id(t): checksum(t) for t in tensors.values()}
+        for name, before in self._sums.items():
+            if name in tensors and found[id(tensors[name])] != before:
+                raise ValueError(
+                    f"{name!r} was changed after the network was compiled; compile again"
+                )
 
 
-def check_unchanged(captured: Captured, before: Mapping[str, int]) -> None:
-    """Refuses a module that was edited since `before`, its checksums, were taken."""
-    now = checksums(captured)
-    for name, version in before.items():
-        if now.get(name, version) != version:
-            raise ValueError(
-                f"{name!r} was changed after the network was compiled; compile again for new sizes"
-            )
+def constants(captured: Captured) -> dict[str, Tensor]:
+    """The module's tensors that its forward reads and does not change."""
+    return _without(captured.graph.parameters, [*captured.graph.state.values()])
+
+
+def _without(
+    tensors: Mapping[str, Tensor], state: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    changing = {id(t) for t in state}
+    return {name: t for name, t in tensors.items() if id(t) not in changing}
 
 
 def checksum(tensor: Tensor) -> int:

@@ -16,7 +16,7 @@ from tersify.runtime.call_keys import key_of_call, other_numbers
 from tersify.runtime.capture import CannotCapture, Captured, Value, capture
 from tersify.runtime.capture.randomness import numbers_kept
 from tersify.runtime.check import UNWATCHED_TOLERANCE, differs_when_nobody_looks
-from tersify.runtime.checksums import check_unchanged, checksums
+from tersify.runtime.checksums import Unchanged, constants
 from tersify.runtime.eager import Eager
 from tersify.runtime.engine import Kernels
 from tersify.runtime.fast_call import fast_call, nobody_looks_at, remember
@@ -26,7 +26,7 @@ from tersify.runtime.op_profile import OpTime, profile
 from tersify.runtime.plan import Plan
 from tersify.runtime.planner import Planner
 from tersify.runtime.torch_operator import number_of, watched
-from tersify.runtime.transforms import refuse_transformed
+from tersify.runtime.transforms import refuse_indirect
 
 MAX_SIZES = 64  # bound networks that are kept, the least recently used goes first
 
@@ -51,7 +51,7 @@ class CompiledModule(nn.Module):
         self._bounds: OrderedDict[Any, Bound] = OrderedDict()
         self._binding = Lock()
         self._first: Bound | None = None
-        self._unchanged: dict[str, int] = {}
+        self._unchanged = Unchanged({})
         # tensors of the module that some size changes: all others read them anew
         self._state: tuple[Tensor, ...] = ()
         self._number = number_of(self)
@@ -76,6 +76,7 @@ class CompiledModule(nn.Module):
         a hook or a mode needs it.
         """
         if not named and not torch.compiler.is_dynamo_compiling():
+            self._unchanged.check()
             made = None if self._fast is None else self._fast(inputs, self.__dict__)
             if made is not None:
                 return made
@@ -151,7 +152,7 @@ class CompiledModule(nn.Module):
                 f"{type(self._source[0]).__name__} computes other things in a capture than without, so it cannot be "
                 "compiled; look for torch's fast paths and for modes in its forward"
             )
-        self._unchanged = checksums(captured)
+        self._unchanged = Unchanged(constants(captured))
         if calibration is not None or self._planner.precision == "int8":
             self._planner.calibrate(
                 [self._observation(batch) for batch in calibration or [example]]
@@ -204,6 +205,7 @@ class CompiledModule(nn.Module):
     def _bound(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Sequence[Tensor]
     ) -> Bound:
+        self._unchanged.check()
         key = key_of_call(args, kwargs)
         found = self._bound_by(key, args, kwargs, given, keep_strides=False)
         if not found.depends_on_strides or all(in_order(x) is x for x in given):
@@ -230,7 +232,7 @@ class CompiledModule(nn.Module):
             if found is not None:
                 return found
             captured = self._captured(args, kwargs, keep_strides=keep_strides)
-            check_unchanged(captured, self._unchanged)
+            self._unchanged.check_all(captured)
             if keep_strides:
                 return self._bind(captured, given, key)
             found = self._bind(captured, [in_order(x) for x in given], key)
@@ -289,6 +291,7 @@ class CompiledModule(nn.Module):
         if len(state) > len(self._state):
             # Networks of other sizes took these tensors for constants.
             self._state = state
+            self._unchanged.forget(state)
             self._bounds.clear()
             self._fast = (
                 None if self._kernels is None else fast_call(self._kernels.module)
@@ -300,7 +303,7 @@ class CompiledModule(nn.Module):
         # dynamo does not know how to look, and has no such tensors
         if not torch.compiler.is_compiling():
             for x in args:
-                refuse_transformed(x)
+                refuse_indirect(x)
         made = torch.ops.tersify.run(list(args), self._number)
         return (
             made[0]

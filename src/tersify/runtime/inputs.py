@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tersify.runtime.capture.refusal import is_ours
 from tersify.runtime.nested import is_plain, leaves
-from tersify.runtime.transforms import refuse_transformed
+from tersify.runtime.transforms import refuse_indirect
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and by keyword
 
@@ -54,14 +54,10 @@ def check_inputs(
                     f"an input is a {kind}; compile takes tensors, numbers and containers of them"
                 )
             continue
-        refuse_transformed(leaf)
+        refuse_indirect(leaf)
         if leaf.layout != torch.strided or leaf.device.type != device:
             raise ValueError(
                 f"inputs must be dense {name} tensors, got {leaf.layout} on {leaf.device}; use {remedy} or .to_dense()"
-            )
-        if leaf.is_quantized or leaf.is_nested:
-            raise ValueError(
-                "inputs must be plain tensors, got a quantized or nested one; use .dequantize()"
             )
         given.append(leaf)
     return given

@@ -1,4 +1,4 @@
-"""What is known of torch.func's transforms: vmap, grad, jvp and what is made of them.
+"""Tensors that stand for others: nested ones, and those of torch.func's transforms (vmap, grad, jvp).
 
 The names are private, so a torch without one of them is taken to transform nothing.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _FUNCTORCH = getattr(getattr(torch, "_C", None), "_functorch", None)
 
@@ -31,9 +32,14 @@ def is_transformed(x: Any) -> bool:
     return bool(_is_batched(x) or _is_tracking(x))
 
 
-def refuse_transformed(x: Any) -> None:
+def refuse_indirect(x: Tensor) -> None:
+    """Tensors whose memory does not hold the numbers they stand for."""
     if is_transformed(x):
         raise ValueError(
             "torch.func (vmap, grad, jvp) cannot go through a compiled network; transform the module it was compiled "
             "from, or give all items in one batch"
+        )
+    if x.is_quantized or x.is_nested:
+        raise ValueError(
+            "inputs must be plain tensors, got a quantized or nested one; use .dequantize(), or pad it"
         )

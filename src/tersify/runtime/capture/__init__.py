@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from tersify.modes import eval_mode
 from tersify.runtime.capture.attributes import Attributes
@@ -157,10 +156,9 @@ def _record(
     slots = _slots(model)
     # Put back in `finally`, so that compiling does not advance the module's state.
     held = [(t, t.detach().clone()) for t in state]
-    fixed = isinstance(model, fx.GraphModule)  # its mode cannot be changed
     try:
         with (
-            nullcontext() if fixed else eval_mode(model),
+            eval_mode(model),
             refuse_nested_paddings(model),
         ):
             outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
