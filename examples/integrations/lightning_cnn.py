@@ -4,7 +4,6 @@ import lightning.pytorch as L
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import tersify
 from tersify.integrations.lightning import TersifyCallback
 from tersify.lab import dataset, network, normalize
 
@@ -26,7 +25,3 @@ images = normalize(digits.train.images, digits)
 batches = DataLoader(TensorDataset(images, digits.train.labels), 32, shuffle=True)
 callback = TersifyCallback("ternary-target", out="cnn.terse")
 L.Trainer(max_epochs=8, logger=False, callbacks=[callback]).fit(Digits(), batches)
-
-net = tersify.load("cnn.terse", into=Digits()).net.eval()
-right = net(normalize(digits.test.images, digits)).argmax(1) == digits.test.labels
-print(f"{100 * right.float().mean():.1f} % right")
