@@ -23,7 +23,7 @@ auto blaming_the_file(const Function& function) {
 
 Session::Session(std::shared_ptr<const Model> model, Isa isa, int threads, uint64_t max_bytes)
     : model_(std::move(model)),
-      workspace_(std::make_shared<Workspace>(isa, threads)),
+      workspace_(std::make_shared<Workspace>(isa, threads, model_->plan.precision == "int8")),
       weights_(blaming_the_file([&] { return model_->plan.pack(model_->file, workspace_); })),
       max_bytes_(max_bytes) {
   const Plan& plan = model_->plan;

@@ -131,11 +131,11 @@ def plan_of(
     )
 
 
-def network_of(plan: Plan, threads: int = 1) -> Network:
+def network_of(plan: Plan, threads: int = 1, *, in_order: bool = False) -> Network:
     """On the instruction set that TERSIFY_ISA names, or the best."""
     module = extension()
     assert module is not None
-    return Network(plan, Kernels(module, threads))
+    return Network(plan, Kernels(module, threads, in_order=in_order))
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], threads: int = 1) -> list[Tensor]:

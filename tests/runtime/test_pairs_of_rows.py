@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_plans import (
+    ONE,
     THREE,
     WINDOWS,
     assert_close,
@@ -157,3 +158,13 @@ def test_results_do_not_depend_on_the_number_of_threads(isa):
 def test_a_window_over_a_strided_and_dilated_image(isa):
     for window in ((3, 3, 2, 2, 1, 1, 1, 1), (5, 3, 1, 2, 2, 1, 2, 1)):
         assert_close(signs_plan(4, 20, 34, (15, 11), Window(*window)))
+
+
+def test_sums_in_order_have_the_same_bits_on_every_instruction_set():
+    plan = signs_plan(2, 32, 32, (5, 5), ONE)
+    inputs = random_inputs(plan)
+    answers = []
+    for isa in ISAS:
+        with running_on(isa):
+            answers.append(network_of(plan, in_order=True).run(inputs)[0])
+    assert all(torch.equal(answers[0], other) for other in answers[1:])

@@ -214,8 +214,10 @@ NB_MODULE(_runtime, m) {
   nb::class_<Workspace>(m, "Workspace")
       .def(
           "__init__",
-          [](Workspace* self, const std::string& isa, int threads) { new (self) Workspace(isa_named(isa), threads); },
-          "isa"_a, "threads"_a)
+          [](Workspace* self, const std::string& isa, int threads, bool in_order) {
+            new (self) Workspace(isa_named(isa), threads, in_order);
+          },
+          "isa"_a, "threads"_a, "in_order"_a = false)
       .def_prop_ro("isa", [](const Workspace& w) { return isa_name(w.isa()); })
       .def_prop_ro("threads", &Workspace::threads)
       .def_prop_ro("arena_bytes", &Workspace::arena_bytes, Unlocked());

@@ -37,7 +37,8 @@ std::shared_ptr<LaneWeights> pack_pairs(const Workspace& workspace, const DenseW
 std::shared_ptr<LaneWeights> pack_lists(const Workspace& workspace, const DenseWeight& weight, const Window& window,
                                         const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
   const Kernels& kernels = workspace.kernels();
-  if (kind == ValueKind::Sign && lane == Lane::F32 && kernels.conv_pairs_f32)
+  // Pairs add in another order, and only instruction sets with many registers have them.
+  if (kind == ValueKind::Sign && lane == Lane::F32 && kernels.conv_pairs_f32 && !workspace.in_order())
     if (auto pairs = pack_pairs(workspace, weight, window, output)) return pairs;
   const bool int8 = lane == Lane::I8;
   int block = usual_block(kernels, weight, window, output, lane, kernels.patch_limit / (int8 ? 2 : 1));

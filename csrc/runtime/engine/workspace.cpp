@@ -70,8 +70,13 @@ int checked_threads(int threads) {
 
 }  // namespace
 
-Workspace::Workspace(Isa isa, int threads)
-    : isa_(isa), kernels_(kernels_of(isa)), threads_(checked_threads(threads)), arenas_(threads), scratch_(threads) {
+Workspace::Workspace(Isa isa, int threads, bool in_order)
+    : isa_(isa),
+      kernels_(kernels_of(isa)),
+      threads_(checked_threads(threads)),
+      in_order_(in_order),
+      arenas_(threads),
+      scratch_(threads) {
   ForkGuard::instance().add(this);
 }
 

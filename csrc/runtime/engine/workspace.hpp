@@ -13,7 +13,8 @@ namespace tersify {
 
 class Workspace {
  public:
-  Workspace(Isa isa, int threads);
+  // In order: fp32 sums have the same bits on every instruction set, which int8 networks promise.
+  Workspace(Isa isa, int threads, bool in_order = false);
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -21,6 +22,7 @@ class Workspace {
   Isa isa() const { return isa_; }
   const Kernels& kernels() const { return kernels_; }
   int threads() const { return threads_; }
+  bool in_order() const { return in_order_; }
   size_t arena_bytes();
   HugePages& pages() { return pages_; }  // for weights that are read whole in every run
 
@@ -49,6 +51,7 @@ class Workspace {
   Isa isa_;
   const Kernels& kernels_;
   int threads_;
+  bool in_order_;
   std::mutex running_;
   HugePages pages_;
   std::unique_ptr<ThreadPool> pool_;            // made by the first run, in each process

@@ -125,7 +125,9 @@ def compile(
     module = extension()
     compiled = CompiledModule(
         model,
-        None if module is None else Kernels(module, count),
+        None
+        if module is None
+        else Kernels(module, count, in_order=precision == "int8"),
         precision,
         strict=strict,
     )

@@ -32,12 +32,16 @@ def item_of_shape(shape: Sequence[int]) -> Item:
 
 class Kernels:
     """What all engines of a compiled network share: the threads and the packed weights
-    of its parameters.
+    of its parameters. In order: fp32 sums have the same bits on every instruction set.
     """
 
-    def __init__(self, module: ModuleType, threads: int) -> None:
+    def __init__(
+        self, module: ModuleType, threads: int, *, in_order: bool = False
+    ) -> None:
         self.module = module
-        self.workspace: Any = module.Workspace(chosen_isa(module), threads)
+        self.workspace: Any = module.Workspace(
+            chosen_isa(module), threads, in_order=in_order
+        )
         self.packed: dict[Hashable, Any] = {}
 
 

@@ -44,7 +44,9 @@ class Replay:
             raise ValueError(
                 "a plan runs on compiled kernels, and they are not built here"
             )
-        self._workspace = self._module.Workspace(chosen_isa(self._module), threads)
+        self._workspace = self._module.Workspace(
+            chosen_isa(self._module), threads, in_order=program.precision == "int8"
+        )
         try:
             self._weights = [self._pack(weight, tensors) for weight in program.weights]
         except (KeyError, IndexError, TypeError, ValueError) as problem:
