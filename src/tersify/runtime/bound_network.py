@@ -21,6 +21,7 @@ from tersify.runtime.check import (
     difference,
     differs_from_reference,
     first_wrong_node,
+    first_wrong_rounding,
     graph_values,
     largest_difference,
     lost_by_rounding,
@@ -203,10 +204,19 @@ def _bound(
         rounded = Network(planner.plan(graph), kernels)
         apart = 0.0 if graph.random else differs_from_reference(rounded, given)
         lost = 0.0 if graph.random else lost_by_rounding(rounded, given, captured)
-        if apart <= ROUNDED_TOLERANCE and _keeps_enough(lost, planner.precision):
+        wrong = (
+            first_wrong_rounding(rounded, kernels, given)
+            if apart > ROUNDED_TOLERANCE and kernels is not None
+            else None
+        )
+        if wrong is None and _keeps_enough(lost, planner.precision):
             return Bound(graph, rounded)
-        if apart > ROUNDED_TOLERANCE:
-            why = f"{planner.precision} kernels disagree with their reference by {apart:.1e}, so fp32 runs"
+        if wrong is not None:
+            node, error = wrong
+            why = (
+                f"{planner.precision} kernels disagree with their reference by {apart:.1e} ({node.kind} "
+                f"{getattr(node.op, 'parameter', '') or node.name!r} by {error:.1e}), so fp32 runs"
+            )
             _tell(why, strict=strict)
     return Bound(graph, _agreeing(captured, given, planner, kernels, strict=strict))
 

@@ -16,15 +16,18 @@ from tersify.runtime.capture import Captured, Graph, Ref, resolve
 from tersify.runtime.engine import Kernels
 from tersify.runtime.nested import leaves, map_leaves, tensors
 from tersify.runtime.network import Network
-from tersify.runtime.ops import Levels
+from tersify.runtime.ops import ConvKernel, Levels
+from tersify.runtime.passes.quantize import ROUNDED
 from tersify.runtime.plan import Node, Plan
-from tersify.runtime.reference import results_of, run_reference
+from tersify.runtime.reference import results_of, run_node, run_reference
 
 FP32_TOLERANCE = 2e-5  # of the largest number of an output
 UNWATCHED_TOLERANCE = 1e-3  # short ways of torch's own add in another order
 MOST_LOST = 0.5  # of an output by 8-bit activations: more is no network any longer
 # kernels that round activations may end a step apart from their reference
 ROUNDED_TOLERANCE = 5e-2
+ONE_KERNEL_TOLERANCE = 5e-3  # of one of them that reads what its reference reads
+ROUNDING_KERNELS = ROUNDED | {ConvKernel.LISTS_F16}
 MOST_HALVES = 1e-3  # of rounded numbers that may be halves but for the last bits
 
 
@@ -148,6 +151,45 @@ def graph_values(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, Any]:
             # A call may return more than the capture named, such as None entries.
             values.update(zip(call.results, results_of(made), strict=False))
     return values
+
+
+def first_wrong_rounding(
+    network: Network, kernels: Kernels, inputs: Sequence[Tensor]
+) -> tuple[Node, float] | None:
+    """The first node of a plan that rounds whose kernel does not make what the reference
+    makes of the very numbers that the kernel read.
+
+    Last bits that differ fall on other sides of a rounding, and a deep network amplifies
+    that: between random words the outputs of a right transformer end up to half their
+    length apart. Node by node nothing is amplified.
+    """
+    plan = network.plan
+    kernel_nodes = [node for node in plan.nodes if not node.in_torch]
+    read = [name for node in kernel_nodes for name in node.inputs]
+    names = tuple(dict.fromkeys((*read, *(node.name for node in kernel_nodes))))
+    shown = Network(replace(plan, outputs=(*names, *plan.outputs)), kernels)
+    made = shown.run(inputs)
+    values = dict(zip(names, made, strict=False))
+    for node in kernel_nodes:
+        wanted = run_node(plan, node, values)[node.name]
+        apart = difference(values[node.name], wanted)
+        if not _rounded_alike(values[node.name], wanted, node, plan):
+            return node, apart
+    # What is shown must be what runs: it hands values over in the same way.
+    outputs = zip(made[len(names) :], network.run(inputs), strict=True)
+    apart = max((difference(*pair) for pair in outputs), default=0.0)
+    return None if apart <= FP32_TOLERANCE else (plan.nodes[-1], apart)
+
+
+def _rounded_alike(made: Tensor, wanted: Tensor, node: Node, plan: Plan) -> bool:
+    apart, kernel = difference(made, wanted), getattr(node.op, "kernel", None)
+    if apart <= FP32_TOLERANCE:
+        return True
+    steps = plan.quants.get(node.name)
+    # Lists write whole steps; a trained mean behind them is of floats.
+    if kernel is ConvKernel.LISTS_I8 and steps is not None:
+        return _on_other_sides(made, wanted, steps.scale)
+    return kernel in ROUNDING_KERNELS and apart <= ONE_KERNEL_TOLERANCE
 
 
 def rounds_in_between(plan: Plan) -> bool:
