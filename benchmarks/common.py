@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,14 @@ def interleaved(
         if collecting:
             gc.enable()
     return times
+
+
+def own_warnings_alone() -> None:
+    """Peers warn of what they do with each other; that a kernel left its place to a slower
+    one is part of a measurement, and Tersify warns of that with a RuntimeWarning.
+    """
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", RuntimeWarning)
 
 
 def report(

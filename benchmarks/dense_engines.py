@@ -15,18 +15,19 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 # first: it sets what must stand before torch is imported
-from common import interleaved, report
+from common import interleaved, own_warnings_alone, report
 from engines import onnx_session
 from networks_of_others import minilm
+from zoo_data import sentences
 
 Works = dict[str, Callable[[], Any]]
 ROUNDS, REPEATS, WARM = 15, 10, 5
+DATA = Path(__file__).parents[2] / "shared" / "data"
 TOKENS, FRAMES = 128, 160
 
 
@@ -67,7 +68,10 @@ def encoder() -> Works:
     if weights is not None:
         model.load_state_dict(weights, strict=False)
     tersify.compress_(model, "lut-4")
-    return engines(model, torch.randint(1, 30000, (1, TOKENS)), int8="dynamic")
+    words = sentences(DATA, 1, TOKENS)
+    if words is None:
+        words = torch.randint(1, 30000, (1, TOKENS))
+    return engines(model, words, int8="dynamic")
 
 
 def listener() -> Works:
@@ -133,7 +137,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+    own_warnings_alone()
     figures: dict[str, float] = {}
     for name in options.only:
         with torch.no_grad():

@@ -22,13 +22,12 @@ import json
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 # first: it sets what must stand before torch is imported
-from common import interleaved, report
+from common import interleaved, own_warnings_alone, report
 
 import engines  # isort: skip
 import torch
@@ -43,7 +42,8 @@ from tersify.lab.experiments.provenance import commit
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 READY, ALLOCATED = ("lut-4", "lut-4-sensitivity", "uniform-8"), "lut-allocated"
-RECIPES = (*READY, ALLOCATED, "prune-l1-90-trained", "twn-trained", "as-shipped")
+TRAINED = ("lut-4-sensitivity-trained", "prune-l1-90-trained", "twn-trained")
+RECIPES = (*READY, ALLOCATED, *TRAINED, "as-shipped")
 ROUNDS, WARM, SHORTEST_MS = 9, 2, 20.0
 EVAL_BATCH = 50
 
@@ -238,7 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+    own_warnings_alone()
     figures, commits = earlier(options.json)
     places = Places(data=options.data, cifar=options.cifar, quick=options.quick)
     with tempfile.TemporaryDirectory() as name:

@@ -25,11 +25,14 @@ Measure = Callable[[Tensor, Tensor, "Tensor | None"], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Steps of Adam with a cosine; batch norms keep their statistics until the end."""
+    """Steps of Adam with a cosine; batch norms keep their statistics until the end.
+    `even`: they take over what filters differ in size first.
+    """
 
     steps: int
     lr: float
     batch: int
+    even: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +184,21 @@ def efficientnet(places: Places) -> Subject | None:
     model = model.to(memory_format=torch.channels_last)
     images, labels = zoo_data.photographs(places.data, places.few(1000))
     half = len(images) // 2
+    training = Training(steps=places.few(120), lr=3e-4, batch=16, even=True)
 
     def subject(shown: slice, held: slice) -> Subject:
+        own = images[shown]
+
+        def draw(count: int, generator: torch.Generator) -> Tensor:
+            chosen = torch.randint(len(own), (count,), generator=generator)
+            top, left = torch.randint(33, (2,), generator=generator).tolist()
+            photographs = zoo_data.crops(own[chosen], top=top, left=left)
+            return photographs.flip(-1) if top % 2 else photographs
+
         return Subject(
             model=model,
+            draw=draw,
+            trained={"lut-4-sensitivity": training},
             shown=zoo_data.crops(images[shown])[:200],
             held=zoo_data.crops(images[held]),
             measure=agreement,

@@ -80,6 +80,8 @@ def compressed(
     model, recipe = copy.deepcopy(subject.model), recipe_for(subject, name)
     if training is None:
         return model, tersify.compress_(model, recipe, calibration=calibration(subject))
+    if training.even:
+        even_filters_(model, subject.shown[:1])
     session = tersify.attach(
         model, recipe, steps=training.steps, calibration=calibration(subject)
     )
