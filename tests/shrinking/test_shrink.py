@@ -73,6 +73,17 @@ def test_any_zeroed_rows_give_the_same_outputs(
     assert parameters(shrunk(model, x)) <= parameters(model)
 
 
+def test_whole_attention_beside_a_layer_that_scatters_does_not_take_torchs_fast_path() -> (
+    None
+):
+    model, x = make("encoder")
+    layer = model[1]
+    # Rows of linear2 meet the residual, whose other side still has them.
+    layer.linear2.weight.data[:4] = layer.linear2.bias.data[:4] = 0
+    small = shrunk(model, x)
+    assert small[1].linear2.weight.shape == (12, 24)
+
+
 def test_units_that_meet_in_an_addition_go_only_together() -> None:
     model, x = make("resnet18")
     block = model.layer2[0]

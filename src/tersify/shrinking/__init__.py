@@ -99,8 +99,17 @@ def _restore_whole_attention_(small: nn.Module, model: nn.Module) -> None:
             if all(
                 type(layer) is nn.Linear and layer.weight.shape == whole
                 for layer in layers
-            ):
+            ) and not _scatters_beside(small.get_submodule(name.rpartition(".")[0])):
                 small.set_submodule(name, module.merged(original))
+
+
+def _scatters_beside(parent: nn.Module) -> bool:
+    """Whether torch's fast path, which whole attention would open, reads the weights of
+    a layer that scatters as if they were those of a plain one.
+    """
+    return isinstance(parent, nn.TransformerEncoderLayer) and any(
+        type(layer) is not nn.Linear for layer in (parent.linear1, parent.linear2)
+    )
 
 
 @torch.no_grad()
