@@ -13,6 +13,13 @@ namespace {
 // Of the lists' entries those that pairs of rows need: above, the lists' larger patches gain as much.
 constexpr double kPairsBelow = 0.95;
 
+// WebAssembly has no kernel for pairs, and a module that is fetched before it runs carries no code that packs them.
+#if defined(__wasm__)
+constexpr bool kPacksPairs = false;
+#else
+constexpr bool kPacksPairs = true;
+#endif
+
 // Input channels that are taken together. The block must suit every batch size; a few images in the lanes are the usual
 // portion.
 int usual_block(const Kernels& kernels, const DenseWeight& weight, const Window& window, const Shape& output, Lane lane,
@@ -38,8 +45,9 @@ std::shared_ptr<LaneWeights> pack_lists(const Workspace& workspace, const DenseW
                                         const Shape& output, ValueKind kind, std::vector<float> table, Lane lane) {
   const Kernels& kernels = workspace.kernels();
   // Pairs add in another order, and only instruction sets with many registers have them.
-  if (kind == ValueKind::Sign && lane == Lane::F32 && kernels.conv_pairs_f32 && !workspace.in_order())
-    if (auto pairs = pack_pairs(workspace, weight, window, output)) return pairs;
+  if constexpr (kPacksPairs)
+    if (kind == ValueKind::Sign && lane == Lane::F32 && kernels.conv_pairs_f32 && !workspace.in_order())
+      if (auto pairs = pack_pairs(workspace, weight, window, output)) return pairs;
   const bool int8 = lane == Lane::I8;
   int block = usual_block(kernels, weight, window, output, lane, kernels.patch_limit / (int8 ? 2 : 1));
   if (int8) block = int8_block(weight, block);
