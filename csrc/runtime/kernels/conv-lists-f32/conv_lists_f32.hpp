@@ -50,40 +50,20 @@ inline size_t conv_waiting_bytes(const ConvTask& t) {
   return size_t(t.patch.h) * t.patch.w * kBytes * (has_wide_sums<Lanes>(t) ? 1 + Lanes::kParts : 1);
 }
 
-// Entries come by the word, and the next word is read long before it is needed. A vector load whose address waits for an
-// entry, which waits behind other vector loads, leaves load ports idle: alone in a loop, Zen 5 makes 1.7 loads a cycle
-// with it and 1.2 without.
-class EntryQueue {
- public:
-  explicit EntryQueue(const uint16_t* entries) : behind_(entries + 2 * kPerWord) {
-    memcpy(&now_, entries, sizeof now_);
-    memcpy(&next_, entries + kPerWord, sizeof next_);
-  }
-  // `k`: how many were taken before.
-  uint32_t take(int k) {
-    const uint32_t entry = uint16_t(now_);
-    now_ >>= 16;
-    if (k % kPerWord == kPerWord - 1) {
-      now_ = next_;
-      memcpy(&next_, behind_, sizeof next_);
-      behind_ += kPerWord;
-    }
-    return entry;
-  }
-
- private:
-  static constexpr int kPerWord = sizeof(size_t) / sizeof(uint16_t);
-  static_assert(2 * kPerWord <= kReadAhead);
-  size_t now_, next_;
-  const uint16_t* behind_;
-};
+// Entries come by the word, and the next word is read before this one is used: a vector load whose address waits for an
+// entry, which waits behind other vector loads, leaves load ports idle. Each word is written out, since counting its
+// entries takes as long as an eighth of the sums. Narrow vectors and floats of 16 bits have too few registers for that.
+constexpr int kPerWord = sizeof(size_t) / sizeof(uint16_t);
+template <class Lanes>
+constexpr bool kByTheWord = kBytes == 64 && Lanes::kParts == 1;
+static_assert(kPerWord <= kReadAhead);
 
 // Output-stationary: a patch of one output channel stays in registers while its weights of one block of
 // input channels pass by; between blocks it waits in `sums`.
 template <class Lanes, int H, int W, ValueKind kind>
 void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, const char* footprint, char* sums) {
   typedef typename Lanes::Sum Sum;
-  const size_t pitch = t.patch.pitch_bytes, pitch_3 = 3 * pitch, waiting_bytes = conv_waiting_bytes<Lanes>(t);
+  const size_t pitch = t.patch.pitch_bytes, waiting_bytes = conv_waiting_bytes<Lanes>(t);
   const auto write = write_function<Lanes>(t);
   const bool wide = has_wide_sums<Lanes>(t);
   const bool straight = write == write_patch<Lanes> && t.epilogue.activation == Activation::Clamp && !wide &&
@@ -104,21 +84,32 @@ void accumulate_rows(const ConvTask& t, const Unit& unit, int first_channel, con
       for (int i = 0; i < H * W; ++i) acc[i] = load_lanes<Lanes>(waiting + i * kBytes);
     }
     const int count = row.count & kCountMask;
-    EntryQueue queue(entry);
-    for (int k = 0; k < count; ++k) {
-      const uint32_t e = queue.take(k);
+    const auto add = [&](uint32_t e, int k) __attribute__((always_inline)) {
       const char* at = footprint + size_t(kind == ValueKind::Sign ? e >> 1 : e) * kBytes;
-      asm("" : "+r"(at));  // one pointer: left alone, the compiler keeps more addresses than registers
       const Sum w = kind == ValueKind::Sign ? Lanes::sign(e)
                                             : Lanes::weight(kind == ValueKind::Table ? t.table[code[k]] : value[k]);
       UNROLL
       for (int y = 0; y < H; ++y) {
-        static_assert(H <= 4);
-        const char* from = at + (y == 3 ? pitch_3 : y * pitch);
         UNROLL
         for (int x = 0; x < W; ++x)
-          acc[y * W + x] = Lanes::plus_product(acc[y * W + x], w, load_lanes<Lanes>(from + x * kBytes));
+          acc[y * W + x] = Lanes::plus_product(acc[y * W + x], w, load_lanes<Lanes>(at + x * kBytes));
+        at += pitch;
+        asm("" : "+r"(at));  // one pointer: left alone, the compiler keeps more addresses than registers
       }
+    };
+    int k = 0;
+    if constexpr (kByTheWord<Lanes>) {
+      size_t word, next;
+      memcpy(&word, entry, sizeof word);
+      for (; k + kPerWord <= count; k += kPerWord, word = next) {
+        memcpy(&next, entry + k + kPerWord, sizeof next);
+        asm volatile("" : "+r"(next));  // here, and not where it is needed
+        UNROLL
+        for (int i = 0; i < kPerWord; ++i) add(uint16_t(word >> 16 * i), k + i);
+      }
+      for (; k < count; ++k, word >>= 16) add(uint16_t(word), k);
+    } else {
+      for (; k < count; ++k) add(entry[k], k);
     }
     entry += count;
     if (kind == ValueKind::Table) code += count;
