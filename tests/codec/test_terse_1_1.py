@@ -25,7 +25,7 @@ from tersify.codec import (
 from tersify.codec.arrays import decode_arrays, encode_arrays
 from tersify.codec.codes import Meaning
 from tersify.codec.directory import unpack_directory
-from tersify.codec.entries import entry_from_json
+from tersify.codec.entry_json import entry_from_json
 from tersify.codec.layout import Box, boxes_of_arrays, flat_box
 from tersify.codec.planes import decode_planes, encode_planes
 from tersify.codec.split import MAX_DEPTH, decode_group, encode_group

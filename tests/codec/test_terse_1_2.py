@@ -9,7 +9,7 @@ import torch
 
 import tersify
 from tersify.codec import writer
-from tersify.codec.entries import entry_from_json
+from tersify.codec.entry_json import entry_from_json
 from tersify.codec.errors import TerseFileError
 from tersify.tensor import CompressedTensor
 

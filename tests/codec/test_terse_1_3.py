@@ -17,7 +17,8 @@ import zstandard
 import tersify
 from tersify.codec import TerseFileError, container, writer
 from tersify.codec.arrays import decode_arrays, encode_arrays
-from tersify.codec.entries import entry_from_json, entry_to_json, whole_levels
+from tersify.codec.entries import whole_levels
+from tersify.codec.entry_json import entry_from_json, entry_to_json
 from tersify.codec.small import DICTIONARY, SMALL, joined, spans_of
 from tersify.tensor import CompressedTensor
 from tersify.tensor.compressed import same_bits

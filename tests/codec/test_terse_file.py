@@ -26,7 +26,7 @@ from tersify.codec import (
 )
 from tersify.codec.codes import decode_codes
 from tersify.codec.directory import unpack_directory
-from tersify.codec.entries import entry_from_json
+from tersify.codec.entry_json import entry_from_json
 from tersify.codec.layout import (
     BLOCK_ELEMENTS,
     Box,

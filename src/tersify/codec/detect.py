@@ -12,21 +12,19 @@ import zstandard
 from torch import Tensor
 
 from tersify.codec.arrays import SINGLES_BYTES
-from tersify.codec.grid import scales_of
+from tersify.codec.grid import has_scale
 from tersify.codec.levels import (
-    MAX_LEVELS,
     Ints,
     Levels,
-    arrange,
     codebook_of,
-    from_bits,
     levels_of,
     order0_bits,
-    to_bits,
 )
 from tersify.codec.native import Codes
 from tersify.codec.planes import has_few_values
+from tersify.codec.steps import steps_of
 from tersify.tensor import CompressedTensor, bits_for, code_counts
+from tersify.tensor.compressed import same_bits
 
 MIN_ELEMENTS = 64
 MIN_SAVED_BITS = 8 * 64  # what a tensor must save before its kind changes
@@ -59,6 +57,9 @@ def detect(tensor: Tensor, *, scales: bool = True) -> CompressedTensor | Tensor:
     if make is None or saved < MIN_SAVED_BITS:
         return tensor
     made = make()
+    # A product is rounded as the machine says: what it gives must be the tensor.
+    if made.scale is not None and not same_bits(made.to_dense(), dense):
+        return tensor
     return tensor if _rather_repeats(dense, made) else made
 
 
@@ -73,7 +74,7 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
     by_axis = {
         axis: rows
         for axis in range(2)
-        if dense.ndim > 1 and (rows := _rows_of(dense, axis)) is not None
+        if dense.ndim > 1 and (rows := _rows_of(dense, axis, scales=scales)) is not None
     }
     for axis, rows in by_axis.items():
         yield from _by_rows(dense, axis, rows, scales=scales)
@@ -92,9 +93,11 @@ def _rather_repeats(dense: Tensor, made: CompressedTensor) -> bool:
     # Small codebooks: the codes decide the size, and they are coded well.
     if _bits(made.codebook) < MAX_TABLE_FRACTION * made.numel() * bits_for(made.levels):
         return False
-    kept = 8 * len(zstandard.ZstdCompressor(level=3).compress(_bytes_of(dense).data))
-    tables = [made.codebook, *([] if made.scale is None else [made.scale])]
-    return kept < order0_bits(code_counts(made).numpy()) + sum(map(_bits, tables))
+    kept = _zipped_bits(dense)
+    tables = _told_bits(made.codebook) + (
+        0 if made.scale is None else _bits(made.scale)
+    )
+    return kept < order0_bits(code_counts(made).numpy()) + tables
 
 
 def _returning_values_are_shorter(dense: Tensor, survivors: Tensor) -> bool:
@@ -121,15 +124,27 @@ def _one_table(dense: Tensor, found: Levels) -> Iterator[Form]:
     yield saved, lambda: _compressed(dense, found, new, codebook=book[0])
 
 
-def _rows_of(dense: Tensor, axis: int) -> Levels | None:
-    """The values of each slice of an axis, if they are few."""
+def _rows_of(dense: Tensor, axis: int, *, scales: bool) -> Levels | None:
+    """The values of each slice of an axis, if they are few or may have a scale."""
     size = dense.shape[axis]
-    # Where nearly every element of a row is a value of its own a codebook only moves
-    # them. The first row is tried alone, because most tensors fail there.
-    limit = min(MAX_LEVELS, dense.numel() // size * 3 // 4)
-    if limit < 2 or levels_of(dense.select(axis, 0).reshape(1, -1), limit) is None:
+    if size == dense.numel():
         return None
-    return levels_of(dense.movedim(axis, 0).reshape(size, -1), limit)
+    # The first row is tried alone, because most tensors fail there.
+    first = levels_of(dense.select(axis, 0).reshape(1, -1))
+    if first is None:
+        return None
+    if first.most > _most_worth(first.elements) and not (
+        scales and has_scale(first.values())
+    ):
+        return None
+    return levels_of(dense.movedim(axis, 0).reshape(size, -1))
+
+
+def _most_worth(length: int) -> int:
+    """How many values a row may have for a codebook of its own: where nearly every
+    element is one, a codebook only moves them.
+    """
+    return length * 3 // 4
 
 
 def _by_rows(
@@ -137,20 +152,13 @@ def _by_rows(
 ) -> Iterator[Form]:
     """A scale or a codebook for each slice of an axis."""
     size = dense.shape[axis]
-    dense_bits = found.dense_bits()
     # A scale for each row takes one number a row; a codebook takes one for each level.
-    scaled = _scaled(found) if scales else None
-    if scaled is not None:
-        steps, book, scale = scaled
-        saved = (
-            dense_bits
-            - order0_bits(np.bincount(steps, weights=found.counts))
-            - _bits(book)
-            - _bits(scale)
-        )
+    stepped = steps_of(found) if scales else None
+    if stepped is not None:
+        steps, book, scale = stepped
         shape = [size if i == axis else 1 for i in range(dense.ndim)]
         yield (
-            saved,
+            _saved(found, steps, _told_bits(book) + _bits(scale)),
             lambda: _compressed(
                 dense,
                 found,
@@ -158,40 +166,25 @@ def _by_rows(
                 axis=axis,
                 codebook=book,
                 scale=scale.reshape(shape),
+                own_rows=book.ndim > 1,
             ),
         )
-    tables = codebook_of(found)
+    tables = (
+        codebook_of(found) if found.most <= _most_worth(dense.numel() // size) else None
+    )
     if tables is not None:
         new, books = tables
-        saved = (
-            dense_bits
-            - order0_bits(np.bincount(new, weights=found.counts))
-            - _bits(books)
-        )
         yield (
-            saved,
+            _saved(found, new, _bits(books)),
             lambda: _compressed(
                 dense, found, new, axis=axis, codebook=books, own_rows=True
             ),
         )
 
 
-def _scaled(found: Levels) -> tuple[Ints, Tensor, Tensor] | None:
-    """A code for each value, one codebook of whole numbers and a scale for each row."""
-    values = torch.zeros(found.rows, found.most, dtype=found.dtype)
-    known = torch.zeros(found.rows, found.most, dtype=torch.bool)
-    row, place = torch.from_numpy(found.row), torch.from_numpy(found.place)
-    values[row, place] = found.values()
-    known[row, place] = True
-    solved = scales_of(values, known)
-    if solved is None:
-        return None
-    scale, steps = solved
-    patterns, inverse = np.unique(to_bits(steps[row, place]), return_inverse=True)
-    if len(patterns) > MAX_LEVELS:
-        return None
-    new, book = arrange(patterns, np.zeros(len(patterns), np.int64), 1, found.dtype)
-    return new[inverse.reshape(-1)], from_bits(book[0], found.dtype), scale
+def _saved(found: Levels, codes: Ints, side_bits: float) -> float:
+    coded = order0_bits(np.bincount(codes, weights=found.counts))
+    return found.dense_bits() - coded - side_bits
 
 
 def _pruned(dense: Tensor, found: Levels | None) -> Iterator[Form]:
@@ -256,3 +249,16 @@ def _compressed(
 
 def _bits(table: Tensor) -> int:
     return table.numel() * table.dtype.itemsize * 8
+
+
+def _told_bits(codebook: Tensor) -> int:
+    """What a codebook takes where its rows repeat each other, as whole numbers do."""
+    return (
+        min(_bits(codebook), _zipped_bits(codebook))
+        if codebook.ndim > 1
+        else _bits(codebook)
+    )
+
+
+def _zipped_bits(tensor: Tensor) -> int:
+    return 8 * len(zstandard.ZstdCompressor(level=3).compress(_bytes_of(tensor).data))

@@ -12,7 +12,8 @@ from typing import Any
 import zstandard
 
 from tersify.codec.container import parse_json
-from tersify.codec.entries import Entry, entry_from_json, entry_to_json, typed
+from tersify.codec.entries import Entry
+from tersify.codec.entry_json import entry_from_json, entry_to_json, typed
 from tersify.codec.errors import TerseFileError
 from tersify.codec.small import DICTIONARY
 

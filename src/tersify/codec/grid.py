@@ -9,13 +9,19 @@ from torch import Tensor
 
 MAX_STEPS = 255  # the largest whole number that is looked for
 SAMPLE_ROWS = 8
-MAX_WORK = 1 << 28  # quotients that are rounded and compared before the search gives up
+FEW_VALUES = 4  # of a row: hardly any wrong scale fits them all
+MAX_WORK = 1 << 29  # quotients that are rounded and compared before the search gives up
 CHUNK = 1 << 20
+
+
+def has_scale(row: Tensor) -> bool:
+    """Whether the values of one row are whole numbers times a scale."""
+    return scales_of(row[None], torch.ones(1, len(row), dtype=torch.bool)) is not None
 
 
 def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
     """Per row of `values` a scale, and the whole numbers; `known` says which entries
-    count.
+    count, the first ones of each row.
 
     None where a row has no such scale. The largest value of a row is some number of
     steps; as its product was rounded, the scale is its quotient or a neighbour of that.
@@ -35,7 +41,7 @@ def scales_of(values: Tensor, known: Tensor) -> tuple[Tensor, Tensor] | None:
     # those that the sample met come first.
     _solve(values, known, scale, _unsolved(scale), steps.unique())
     left = _unsolved(scale)
-    if len(left) * values.shape[1] * MAX_STEPS > MAX_WORK:
+    if len(left) * FEW_VALUES * MAX_STEPS > MAX_WORK:
         return None
     _solve(values, known, scale, left, every)
     if len(_unsolved(scale)):
@@ -50,29 +56,41 @@ def _solve(
     give the numbers met.
     """
     met = [numbers[:0]]
-    for some in rows.split(max(1, CHUNK // (3 * len(numbers) * values.shape[1]))):
-        top = torch.where(known[some], values[some].abs(), 0).amax(1, keepdim=True)
+    for some in rows.split(max(1, CHUNK // (3 * len(numbers) * FEW_VALUES))):
+        top = torch.where(known[some], values[some].abs(), 0).amax(1)
         # A row of zeros fits any scale; 1 keeps 0 free to mean "not solved yet".
-        top = torch.where(top == 0, torch.ones_like(top), top)
+        scale[some[top == 0]] = 1
+        some, top = some[top != 0], top[top != 0]
         # (rows, numbers): the scale if the largest value were so many steps.
-        quotient = (top.double() / numbers).to(values.dtype)
+        quotient = (top.double()[:, None] / numbers).to(values.dtype)
         # The value was rounded when scale · steps was computed, so the true scale may
-        # be the float on either side of the quotient. Shape (rows, 3 · numbers, 1).
+        # be the float on either side of the quotient. Shape (rows, 3 · numbers).
         tried = torch.stack(
             [_neighbour(quotient, places) for places in (0, 1, -1)], 2
-        ).flatten(1)[:, :, None]
-        wanted = values[some][:, None]
-        # Compared bit for bit, since == would take −0.0 for 0.0.
-        fits = (_as_ints(_steps(wanted, tried) * tried) == _as_ints(wanted)) | ~known[
-            some
-        ][:, None]
-        solved = fits.all(2) & (tried[:, :, 0] > 0)
-        first = solved.to(torch.uint8).argmax(1)
-        found = solved.any(1)
-        scale[some[found]] = tried[found, first[found], 0]
+        ).flatten(1)
+        # Few values of a row rule out nearly all scales.
+        few = torch.arange(FEW_VALUES) * known[some].sum(1, keepdim=True) // FEW_VALUES
+        fits = _fit(values[some].gather(1, few)[:, None], tried[:, :, None]).all(2)
+        row, place = torch.nonzero(fits & (tried > 0), as_tuple=True)
+        pairs = max(1, CHUNK // values.shape[1])
+        whole = [
+            (_fit(values[some[r]], tried[r, p][:, None]) | ~known[some[r]]).all(1)
+            for r, p in zip(row.split(pairs), place.split(pairs), strict=True)
+        ]
+        row, place = row[torch.cat(whole)], place[torch.cat(whole)]
+        # Scales are in order, and each row takes its first.
+        first = torch.ones_like(row, dtype=torch.bool)
+        first[1:] = row[1:] != row[:-1]
+        row, place = row[first], place[first]
+        scale[some[row]] = tried[row, place]
         # Three neighbours were tried for each number.
-        met.append(numbers[first[found] // 3])
+        met.append(numbers[place // 3])
     return torch.cat(met)
+
+
+def _fit(values: Tensor, scale: Tensor) -> Tensor:
+    # Compared bit for bit, since == would take −0.0 for 0.0.
+    return _as_ints(_steps(values, scale) * scale) == _as_ints(values)
 
 
 def _steps(values: Tensor, scale: Tensor) -> Tensor:

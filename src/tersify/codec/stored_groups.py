@@ -5,9 +5,8 @@ with values of their type.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from tersify.codec.arrays import encode_arrays
-from tersify.codec.codes import Meaning
 from tersify.codec.directory import Group
 from tersify.codec.entries import (
     DTYPE_NAMES,
@@ -28,74 +26,36 @@ from tersify.codec.entries import (
     whole_levels,
 )
 from tersify.codec.layout import BLOCK_ELEMENTS, Box, blocks_of, box_of, flat_box
-from tersify.codec.native import Codes
+from tersify.codec.open_group import OpenGroup, encode_open
 from tersify.codec.packing import halved
 from tersify.codec.planes import has_few_values
-from tersify.codec.split import encode_group
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedTensor
 
 # A tensor of many levels needs tables of its own, and shares with others only what
 # suits none of them.
 MAX_SHARED_LEVELS, MIN_ALONE = 32, 1 << 14
-# Tensors of a group that are few enough to be coded one by one as well, how large the
-# smallest must be, and what a group of its own takes in the header and the directory.
-FEW_TENSORS, MIN_APART_CODES, GROUP_BYTES = 8, 1 << 12, 96
 # elements of an array whose values return: among others, what suits it would be lost
 MIN_APART = 1 << 12
-
-
-@dataclass
-class OpenGroup:
-    """A group in the making."""
-
-    elements: int = 0
-    # of the tensors behind the boxes, and where each begins there
-    names: list[str] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
-    boxes: list[Box] = field(default_factory=list)
-    codes: list[Codes] = field(default_factory=list)
-    codebooks: list[Tensor | None] = field(default_factory=list)
-    arrays: list[tuple[str, Codes]] = field(default_factory=list)
-    coded: tuple[str, bytes] | None = None  # what it became, where that was tried
-
-    def apart(self) -> dict[str, OpenGroup]:
-        """Each tensor's codes as a group of their own."""
-        made: dict[str, OpenGroup] = {}
-        for name, begin, box, codes, codebook in zip(
-            self.names, self.begins, self.boxes, self.codes, self.codebooks, strict=True
-        ):
-            own = made.setdefault(name, OpenGroup())
-            own.elements += box.elements
-            own.names.append(name)
-            own.begins.append(begin)
-            own.boxes.append(box)
-            own.codes.append(codes)
-            own.codebooks.append(codebook)
-        return made
-
-    def meaning(self, levels: int) -> Meaning:
-        codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
-        return Meaning(
-            activity=np.stack([_activity(codebook) for codebook in codebooks]),
-            order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(
-                np.uint8
-            ),
-        )
 
 
 class Grouping:
     """Decides which group each part goes to: small parts share one, a large part fills
     several. `small` is a file in which hundred bytes count, whatever older readers know.
+    `parts` are groups of codes as they are wanted, coded or not.
     """
 
     def __init__(
-        self, *, half: bool, small: bool = False, alone: Collection[str] = ()
+        self, *, half: bool, small: bool = False, parts: Sequence[OpenGroup] = ()
     ) -> None:
-        self._half, self._small, self._alone = half, small, alone
+        self._half, self._small = half, small
+        self._part_of = {
+            name: number for number, part in enumerate(parts) for name in part.names
+        }
+        self._coded = {part.blocks: part.coded for part in parts}
         # The levels of codes, or the dtype of arrays and what sets them apart.
         self.groups: list[tuple[int | str, OpenGroup]] = []
-        self._open: dict[int | str, int] = {}
+        self._open: dict[Hashable, int] = {}
 
     def add(self, name: str, tensor: CompressedTensor | Tensor) -> Entry:
         if isinstance(tensor, CompressedTensor):
@@ -111,16 +71,13 @@ class Grouping:
         levels = tensor.levels or 2
         # Wide alphabets need large tables, which suit one tensor only; a small tensor
         # could not pay for its own.
-        alone = name in self._alone or (
-            levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
-        )
-        first, pieces = self._place(levels, box_of(tensor.shape), alone=alone)
+        alone = levels > MAX_SHARED_LEVELS and tensor.numel() >= MIN_ALONE
+        part = self._part_of.get(name)
+        pool = (levels, part) if part is not None or not alone else None
+        first, pieces = self._place(levels, box_of(tensor.shape), pool)
         for group, box, at in pieces:
-            group.names.append(name)
-            group.begins.append(at)
-            group.boxes.append(box)
-            group.codes.append(flat[at : at + box.elements])
-            group.codebooks.append(tensor.codebook)
+            codes = flat[at : at + box.elements]
+            group.add_codes(name, at, box, codes, tensor.codebook)
         fields = {
             "codebook": tensor.codebook,
             "values": tensor.values,
@@ -159,10 +116,10 @@ class Grouping:
         width = plain.dtype.itemsize
         # zstd finds returning values only where other arrays do not lie between them.
         apart = plain.numel() >= MIN_APART and has_few_values(data, width)
-        first, pieces = self._place(
-            f"{dtype} of few values" if apart else dtype, flat_box(plain.numel())
-        )
+        key = f"{dtype} of few values" if apart else dtype
+        first, pieces = self._place(key, flat_box(plain.numel()), key)
         for group, box, at in pieces:
+            group.elements += box.elements
             group.arrays.append(
                 (kind_of(part, name), data[at * width : (at + box.elements) * width])
             )
@@ -174,18 +131,18 @@ class Grouping:
         )
 
     def _place(
-        self, key: int | str, whole: Box, *, alone: bool = False
+        self, key: int | str, whole: Box, pool: Hashable
     ) -> tuple[int, list[tuple[OpenGroup, Box, int]]]:
         """The first group of a part, and for each of its blocks the group, the box and
-        its first element.
+        its first element. Parts with the same `pool` share groups; None is shared by none.
         """
         blocks = blocks_of(whole)
         if not blocks:
             return 0, []
         # A part of several blocks fills groups of its own, one after the other: the
         # directory stores the first number only.
-        pooled = len(blocks) == 1 and not alone
-        index = self._open.get(key, -1) if pooled else -1
+        pooled = len(blocks) == 1 and pool is not None
+        index = self._open.get(pool, -1) if pooled else -1
         if (
             index < 0
             or self.groups[index][1].elements + whole.elements > BLOCK_ELEMENTS
@@ -193,40 +150,21 @@ class Grouping:
             index = len(self.groups)
             self.groups += [(key, OpenGroup()) for _ in blocks]
             if pooled:
-                self._open[key] = index
+                self._open[pool] = index
         placed = []
         at = 0
         for offset, box in enumerate(blocks):
             group = self.groups[index + offset][1]
-            group.elements += box.elements
             placed.append((group, box, at))
             at += box.elements
         return index, placed
-
-    def better_alone(self) -> set[str]:
-        """Tensors that take fewer bytes in groups of their own: what suits one, such as
-        pairs of codes or repeats, need not suit its neighbours.
-        """
-        found: set[str] = set()
-        for levels, group in self.groups:
-            if not isinstance(levels, int):
-                continue
-            own = group.apart()
-            sizes = [each.elements for each in own.values()]
-            if not 1 < len(own) <= FEW_TENSORS or min(sizes) < MIN_APART_CODES:
-                continue
-            group.coded = _encode(levels, group)
-            apart = sum(
-                len(_encode(levels, each)[1]) + GROUP_BYTES for each in own.values()
-            )
-            if apart < len(group.coded[1]) + GROUP_BYTES:
-                found |= own.keys()
-        return found
 
     def encode(self) -> tuple[dict[str, bytes], list[Group]]:
         """The sections of all groups, and what the directory says of each."""
         if not self.groups:
             return {}, []
+        for _, group in self.groups:
+            group.coded = group.coded or self._coded.get(group.blocks)
         # The coders are C++ and let go of Python's lock.
         with ThreadPoolExecutor(min(usable_cpus(), len(self.groups))) as threads:
             coded = list(
@@ -254,39 +192,9 @@ def _is_whole(codebook: Tensor) -> bool:
 def _encode(
     key: int | str, group: OpenGroup, *, small: bool = False
 ) -> tuple[str, bytes]:
-    if group.coded is not None:
-        return group.coded
     if isinstance(key, int):
-        return _encode_codes(group, key)
+        return encode_open(key, group)
     return _encode_arrays(group, key.partition(" ")[0], small=small)
-
-
-def _encode_codes(group: OpenGroup, levels: int) -> tuple[str, bytes]:
-    return encode_group(
-        np.concatenate(group.codes), group.boxes, levels, group.meaning(levels)
-    )
-
-
-def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
-    """The level behind each code, over all rows of a codebook; a mask has the levels 0
-    and 1.
-    """
-    if codebook is None:
-        return np.array([0.0, 1.0])
-    flat = codebook.detach().cpu().double().reshape(-1, levels).numpy()
-    # Levels only guide the coder; NaN or infinity among them must not stop it.
-    return np.nan_to_num(
-        flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0
-    )
-
-
-def _activity(levels: np.ndarray) -> Codes:
-    sizes = np.abs(levels)
-    return (
-        np.round(sizes * (255.0 / sizes.max())).astype(np.uint8)
-        if sizes.max() > 0
-        else sizes.astype(np.uint8)
-    )
 
 
 def _encode_arrays(group: OpenGroup, dtype: str, *, small: bool) -> tuple[str, bytes]:

@@ -14,13 +14,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tersify.codec.apart import better_parts
 from tersify.codec.container import Sections, size_of_sections, write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
 from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import Entry
+from tersify.codec.open_group import OpenGroup
 from tersify.codec.packing import packed_losslessly
 from tersify.codec.small import DIRECTORY, MAX_SMALL_BYTES, SMALL, joined
-from tersify.codec.stored_groups import Grouping, OpenGroup
+from tersify.codec.stored_groups import Grouping
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA
 from tersify.tensor.model import GRAPH, check_names
@@ -103,10 +105,10 @@ def encoded(
         packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
     small = sum(tensor.numel() for tensor in packed.values()) < SMALL_ELEMENTS
     grouping, entries = _grouped(packed, Grouping(half=half, small=small))
-    if alone := grouping.better_alone():
-        grouping, entries = _grouped(
-            packed, Grouping(half=half, small=small, alone=alone)
-        )
+    better = better_parts(grouping.groups)
+    if len(better) > sum(isinstance(key, int) for key, _ in grouping.groups):
+        again = Grouping(half=half, small=small, parts=better)
+        grouping, entries = _grouped(packed, again)
     sections, groups = grouping.encode()
     directory = Directory(
         entries=entries,
