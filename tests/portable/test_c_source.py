@@ -132,6 +132,17 @@ def test_the_golden_vectors_pass_by_make(tmp_path: Path) -> None:
     assert "3 golden vectors" in made.stdout
 
 
+@pytest.mark.parametrize("name", ["golden", "stream"])
+def test_a_network_takes_no_name_of_the_folders_other_files(
+    name: str, tmp_path: Path
+) -> None:
+    model, images = NETWORKS["ternary"]
+    tensors = packed(model)
+    with pytest.raises(ValueError, match="another name"):
+        export_c(lowered(model, images, tensors), tensors, tmp_path / "c", name=name)
+    assert not (tmp_path / "c").exists()
+
+
 def test_a_pool_and_a_residual_share_one_arena(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -39,6 +39,7 @@ int main(void) {
   return VERDICT ? 0 : 1;
 }
 """
+OWN_FILES = ("golden", "stream")
 SAME_BITS, ALMOST = "apart == 0.0f", "apart <= 1e-5f * most"
 _STREAM = """/* For a host: 32-bit floats from stdin, the network's outputs to stdout. */
 #include "NAME.h"
@@ -81,6 +82,10 @@ def export_c(
     """Write the folder; returns the bytes of the arena and of weights with constants."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name):
         raise ValueError(f"a name in C has small letters, digits and _, got {name!r}")
+    if name in OWN_FILES:
+        raise ValueError(
+            f"{name}.c is a file of the folder itself; give the network another name"
+        )
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give another folder")
     steps = steps_of(program, tensors)
