@@ -14,18 +14,30 @@ const MEMORY_BYTES = 2 ** 31; // of the module; addresses beyond would wrap arou
 // Not by bits: those of JavaScript are 32, and sizes may have more.
 const padded = (bytes) => Math.ceil(bytes / 64) * 64;
 
+async function bytesOf(source) {
+  if (ArrayBuffer.isView(source) || source instanceof ArrayBuffer) return source;
+  if (String(source).startsWith("file:")) {
+    // Node fetches no files. What packs programs for browsers must leave this call alone.
+    const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ "node:fs/promises");
+    return readFile(new URL(source));
+  }
+  const response = await fetch(source);
+  if (!response.ok) throw new Error(`${source} is answered with ${response.status}`);
+  return response.arrayBuffer();
+}
+
 async function compiled(source) {
-  const wanted = source ?? new URL("./tersify.wasm", import.meta.url);
-  if (wanted instanceof WebAssembly.Module) return wanted;
-  if (ArrayBuffer.isView(wanted) || wanted instanceof ArrayBuffer) return WebAssembly.compile(wanted);
-  const response = await fetch(wanted);
-  if (!response.ok) throw new TersifyError(1, `${wanted} cannot be read: ${response.status}`);
-  return WebAssembly.compile(await response.arrayBuffer());
+  if (source instanceof WebAssembly.Module) return source;
+  try {
+    return await WebAssembly.compile(await bytesOf(source));
+  } catch (problem) {
+    throw new TersifyError(1, `the module cannot be read: ${problem.message}`);
+  }
 }
 
 /** The runtime; `source` is a module, its bytes or its address, and by default tersify.wasm beside this file. */
 export async function runtime(source) {
-  const module = await compiled(source);
+  const module = await compiled(source ?? new URL("./tersify.wasm", import.meta.url));
   let memory;
   const imports = {
     env: { emscripten_notify_memory_growth() {} },
@@ -59,6 +71,8 @@ class Runtime {
   open(bytes, { maxBytes = 0 } = {}) {
     const data = bytes instanceof ArrayBuffer ? new Uint8Array(bytes) : bytes;
     if (!(data instanceof Uint8Array)) throw new TersifyError(4, "open takes an ArrayBuffer or a Uint8Array");
+    if (!Number.isSafeInteger(maxBytes) || maxBytes < 0)
+      throw new TersifyError(4, `maxBytes must be a whole number, 0 or more, got ${maxBytes}`);
     return this.#with(data.length, (at) => {
       new Uint8Array(this.#c.memory.buffer, at, data.length).set(data);
       const model = this.#made((place) => this.#c.tersify_open_memory(at, data.length, BigInt(maxBytes), place));

@@ -4,6 +4,7 @@ compiled.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from plan_networks import Block, little_cnn, networks, packed, seeded
+from ternary_networks import ternary_networks
 from torch import nn
 
 import tersify
@@ -21,6 +23,8 @@ from tersify.export.c.stored import BYTES, FLOATS, GAPS, NIBBLES, TRITS, stored
 from tersify.runtime.portable import Replay, lowered
 
 NETWORKS = networks()
+SAME_BITS = ternary_networks()
+IN_C = ("steps", "steps and a head", "windows", "pooled", "large windows", "groups")
 STRICT = [
     "-std=c99",
     "-O1",
@@ -79,6 +83,39 @@ def test_the_source_makes_what_the_kernels_make(
     )
 
 
+@pytest.mark.parametrize("name", [*IN_C, "few zeros"])
+def test_int8_has_the_bits_of_the_kernels_and_of_its_golden_vectors(
+    name: str, tmp_path: Path
+) -> None:
+    model, shape = SAME_BITS[name]
+    given = torch.randn(19, *shape, generator=torch.Generator().manual_seed(5))
+    tensors = packed(model)
+    program = lowered(model, given[:2], tensors, precision="int8", calibration=given)
+    export_c(program, tensors, tmp_path / "c", vectors=2)
+    (wanted,) = Replay(program, tensors).run([given])
+    wanted = wanted.reshape(len(given), -1)
+    made = outputs_in_c(tmp_path / "c", given, wanted.shape[1])
+    assert np.array_equal(made, wanted.numpy())
+    assert golden(tmp_path / "c").returncode == 0
+    vectors = tmp_path / "c" / "golden.h"
+    vectors.write_text(FIRST_OUTPUT.sub(_next, vectors.read_text()))
+    assert golden(tmp_path / "c").returncode != 0
+
+
+FIRST_OUTPUT = re.compile(r"(?<=golden_outputs)([^=]*= {\n{)([^,}]*)")
+
+
+def _next(found: re.Match[str]) -> str:
+    """The same with the float behind it."""
+    return f"{found[1]}{np.nextafter(np.float32(found[2]), np.float32(9)):.9g}"
+
+
+def golden(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "test"], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
 def test_the_golden_vectors_pass_by_make(tmp_path: Path) -> None:
     model, images = NETWORKS["ternary"]
     tensors = packed(model)
@@ -93,6 +130,17 @@ def test_the_golden_vectors_pass_by_make(tmp_path: Path) -> None:
         ["make", "test"], cwd=tmp_path / "c", capture_output=True, text=True, check=True
     )
     assert "3 golden vectors" in made.stdout
+
+
+@pytest.mark.parametrize("name", ["golden", "stream"])
+def test_a_network_takes_no_name_of_the_folders_other_files(
+    name: str, tmp_path: Path
+) -> None:
+    model, images = NETWORKS["ternary"]
+    tensors = packed(model)
+    with pytest.raises(ValueError, match="another name"):
+        export_c(lowered(model, images, tensors), tensors, tmp_path / "c", name=name)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_pool_and_a_residual_share_one_arena(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ import pytest
 import torch
 from plan_networks import networks, packed
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import tersify
 from tersify import codec
-from tersify.runtime.portable import Replay, read_program
+from tersify.cli import main
+from tersify.cli.app import app
+from tersify.runtime.portable import Program, Replay, read_program
 
 MODEL, IMAGES = networks()["ternary"]
 NAMES = tuple("abcdefg")
@@ -80,7 +83,10 @@ def test_a_network_that_no_graph_writes_down_still_gets_its_plan(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"image": (0.5, 0.0)}, "std of an image must be above 0"),
+        ({"image": (0.5, 0.0)}, "std of an image must be finite and above 0"),
+        ({"image": (0.5, 1e-50)}, "std of an image must be finite and above 0"),
+        ({"image": (float("nan"), 1.0)}, "mean of an image must be finite, got .nan"),
+        ({"image": (1e300, 1.0)}, "mean of an image must be finite, got .inf"),
         ({"image": ((0.5, 0.5), (1.0, 1.0))}, "3 channels, got a mean of 2"),
         ({"image": ((0.5,), (1.0, 1.0, 1.0))}, "as many numbers in its mean as"),
         ({"image": 0.5}, r"image must be \(mean, std\)"),
@@ -107,3 +113,56 @@ def test_facts_of_a_plan_without_one_are_refused(
         tersify.save(packed(MODEL), tmp_path / "n.terse", **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="give network="):
         tersify.save(packed(MODEL), tmp_path / "n.terse", example=IMAGES)
+
+
+def planned(path: Path, out: Path, *flags: str) -> Program:
+    given = ["plan", str(path), "--out", str(out), "--shape", "3,12,12", *flags]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    return read_program(codec.open(out))
+
+
+def test_another_plan_keeps_what_the_file_says_of_images_and_classes(
+    tmp_path: Path,
+) -> None:
+    path, out = tmp_path / "net.terse", tmp_path / "again.terse"
+    tersify.save(MODEL, path, example=IMAGES, image=(0.5, 0.25), labels=NAMES)
+    program = planned(path, out)
+    assert (program.mean, program.std, program.labels) == ((0.5,), (0.25,), NAMES)
+
+
+def test_flags_say_of_images_and_classes_what_the_file_does_not(
+    tmp_path: Path,
+) -> None:
+    path, out, names = (tmp_path / name for name in ("a.terse", "b.terse", "names"))
+    tersify.save(MODEL, path, example=IMAGES, image=(0.5, 0.25))
+    names.write_text("a\nb\nc\nd\ne\nf\ng\n")
+    flags = ("--image", "0.5,0.25,0.125/0.25,0.5,1", "--labels", str(names))
+    program = planned(path, out, *flags)
+    assert (program.mean, program.std) == ((0.5, 0.25, 0.125), (0.25, 0.5, 1.0))
+    assert program.labels == NAMES
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--image", "0.5"], "MEAN/STD"),
+        (["--image", "a/b"], "MEAN/STD"),
+        (["--image", "0.5/0"], "std"),
+        (["--image", "nan/1"], "mean"),
+        (["--labels", "there/is/none"], "check the path"),
+    ],
+)
+def test_a_flag_about_images_or_classes_that_cannot_be_is_told(
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, out = tmp_path / "net.terse", tmp_path / "again.terse"
+    tersify.save(MODEL, path, example=IMAGES)
+    assert main(["plan", str(path), "--out", str(out), *flags]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+    assert not out.exists()

@@ -4,12 +4,12 @@ small download.
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import browser
@@ -28,7 +28,7 @@ from tersify.runtime.portable import Replay, read_program
 PACKAGE = ROOT / "packages" / "run"
 MODULE = PACKAGE / "tersify.wasm"
 NETWORKS = networks()
-MAX_GZIPPED = 200_000
+MAX_PACKED = 200_000
 SCRIPT = """
 import { readFileSync } from "node:fs";
 import { runtime } from "PACKAGE/index.js";
@@ -109,6 +109,8 @@ const network = own.open(readFileSync(process.argv[2])), image = new Float32Arra
 const calls = [
   () => own.open("a name"),
   () => own.open(null),
+  () => own.open(readFileSync(process.argv[2]), { maxBytes: 1.5 }),
+  () => own.open(readFileSync(process.argv[2]), { maxBytes: -1 }),
   () => network.run(null),
   () => network.run([]),
   () => network.run([new Float64Array(432)]),
@@ -139,18 +141,55 @@ def test_a_wrong_call_is_told_in_one_sentence(tmp_path: Path) -> None:
         check=True,
     )
     told = done.stdout.splitlines()
-    assert len(told) == 10
+    assert len(told) == 12
     assert all(line.startswith("TersifyError ") for line in told), told
-    assert "whole number, 1 or more, got -1" in told[6]
-    assert "no memory" in told[8]
-    assert "no memory" in told[9]
+    assert "maxBytes must be a whole number, 0 or more, got 1.5" in told[2]
+    assert "whole number, 1 or more, got -1" in told[8]
+    assert "no memory" in told[10]
+    assert "no memory" in told[11]
 
 
-def test_the_package_takes_200_kilobytes_and_names_its_files() -> None:
+# As a program that has installed the package writes it.
+INSTALLED = """
+import { readFile } from "node:fs/promises";
+import { runtime } from "@tersify/run";
+const network = (await runtime()).open(await readFile(process.argv[2]));
+console.log(JSON.stringify(Array.from(network.run([new Float32Array(432).fill(0.25)])[0])));
+const other = await runtime("file:///there/is/none.wasm").catch((problem) => problem);
+console.log(other.name, other.message);
+"""
+
+
+def test_an_installed_package_finds_its_module_in_node(tmp_path: Path) -> None:
+    path = tmp_path / "net.terse"
+    save("ternary", path, "int8")
+    (tmp_path / "node_modules" / "@tersify").mkdir(parents=True)
+    (tmp_path / "node_modules" / "@tersify" / "run").symlink_to(PACKAGE)
+    script = tmp_path / "run.mjs"
+    script.write_text(INSTALLED)
+    done = subprocess.run(
+        [node(), script, path], capture_output=True, text=True, check=True
+    )
+    made, problem = done.stdout.splitlines()
+    wanted = replayed(path, torch.full((1, 3, 12, 12), 0.25))[0]
+    assert np.array_equal(np.array(json.loads(made), np.float32), wanted)
+    assert problem.startswith("TersifyError the module cannot be read: ")
+
+
+def test_the_package_names_its_files() -> None:
     told = json.loads((PACKAGE / "package.json").read_text())
     assert all((PACKAGE / name).is_file() for name in told["files"])
-    code = [PACKAGE / name for name in told["files"] if not name.endswith(".d.ts")]
-    assert sum(len(gzip.compress(p.read_bytes(), 9)) for p in code) <= MAX_GZIPPED
+
+
+def test_npm_packs_no_more_than_200_kilobytes() -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    command = [npm, "pack", "--dry-run", "--json"]
+    told = subprocess.run(
+        command, cwd=PACKAGE, capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(told)[0]["size"] <= MAX_PACKED
 
 
 @pytest.fixture
@@ -202,22 +241,60 @@ def _six(number: np.float32) -> str:
     )
 
 
-def test_a_damaged_file_is_told_on_the_page(tmp_path: Path) -> None:
+SHOWN = """[...document.querySelectorAll("section")]
+  .filter((e) => e.getClientRects().length).map((e) => e.id)"""
+
+
+@contextmanager
+def page_of(files: list[Path], profile: Path, width: int) -> Iterator[browser.Page]:
     program = browser.chromium()
     if program is None:
         pytest.skip("needs chromium, which is not on this machine")
-    broken = tmp_path / "net.terse"
-    broken.write_bytes(b"no network at all")
-    server = server_of(package_folder(), [broken], 0)
+    server = server_of(package_folder(), files, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = (
-        f"http://127.0.0.1:{server.server_port}/page/index.html{question([broken])}"
-    )
-    with browser.Page(program, tmp_path / "profile") as page:
-        page.open(address, "document.body?.dataset.done")
-        assert "header" in page.value("document.getElementById('problem').textContent")
+    address = f"http://127.0.0.1:{server.server_port}/page/index.html{question(files)}"
+    with browser.Page(program, profile, width=width) as page:
+        page.open(address, "document.readyState == 'complete'")
+        yield page
     server.shutdown()
     server.server_close()
+
+
+@pytest.mark.parametrize("width", [1200, 380])
+def test_the_page_shows_no_card_before_it_has_something_to_say(
+    width: int, tmp_path: Path
+) -> None:
+    with page_of([], tmp_path / "empty", width) as page:
+        assert page.value(SHOWN) == []
+    save("ternary", tmp_path / "net.terse", "int8")
+    with page_of([tmp_path / "net.terse"], tmp_path / "one", width) as page:
+        page.wait("document.getElementById('status').textContent == 'Now an image.'")
+        assert page.value(SHOWN) == ["network"]
+
+
+def test_the_page_shows_our_result_where_the_other_engine_cannot_run(
+    tmp_path: Path,
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    path, picture = tmp_path / "net.terse", tmp_path / "in.png"
+    other = tmp_path / "net.onnx"
+    save("ternary", path, "int8")
+    image.new("RGB", (12, 12)).save(picture)
+    other.write_bytes(b"no graph at all")
+    with page_of([path, other, picture], tmp_path / "profile", 380) as page:
+        page.wait("document.body?.dataset.done")
+        assert page.value("document.getElementById('problem').textContent") != ""
+        assert page.value(SHOWN) == ["network", "result", "times"]
+        assert page.value("document.querySelectorAll('#rows tr').length") == 1
+
+
+def test_a_damaged_file_is_told_on_the_page(tmp_path: Path) -> None:
+    broken = tmp_path / "net.terse"
+    broken.write_bytes(b"no network at all")
+    with page_of([broken], tmp_path / "profile", 1200) as page:
+        page.wait("document.body?.dataset.done")
+        assert "header" in page.value("document.getElementById('problem').textContent")
+        assert page.value(SHOWN) == []
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,8 @@ LinearWeights::LinearWeights(std::shared_ptr<Workspace> workspace, const float* 
       dense_(dense) {
   const GemvKind few = kind == ValueKind::Table ? GemvKind::Nibbles : GemvKind::Trits;
   const DenseWeight all{weight, rows, features, 1, 1};
-  if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast &&
+  const bool adds_threes = few == GemvKind::Trits;  // which lists do not, and only some instruction sets do
+  if (kind != ValueKind::Float && size_t(rows) * features >= kGemvLeast && !(adds_threes && workspace_->in_order()) &&
       GemvWeights::possible(workspace_->kernels(), few, table_, has_zeros(all, table_))) {
     vectors_ = std::make_shared<GemvWeights>(workspace_->kernels(), all, few, table_, workspace_->threads());
   } else {

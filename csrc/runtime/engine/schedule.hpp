@@ -17,6 +17,7 @@ class Schedule {
   int items(int value) const { return engine_.values_[value].items / of_ * parts_; }
   const Kernels& kernels() const { return engine_.workspace().kernels(); }
   int threads() const { return threads_; }
+  bool in_order() const { return engine_.workspace().in_order(); }
   void add_cost(double vector_operations) { cost_ += vector_operations; }
   int lanes(Lane lane = Lane::F32) const { return kernels().vector_bytes / int(lane); }
   // Vectors of outputs that a patch may hold: byte lanes have two sums each.

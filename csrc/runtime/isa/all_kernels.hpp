@@ -101,6 +101,7 @@ const Kernels kKernels{
     .from_lanes_i8 = from_lanes_i8,
     .swap_axes = swap_axes,
     .pool_pixels = pool_pixels,
+    .mean_planes = mean_planes,
     .mean_pixels = mean_pixels,
     .elementwise = elementwise,
     .elementwise_rows = elementwise_rows,

@@ -48,6 +48,8 @@ struct Kernels {
   // [rows][columns] becomes [columns][rows].
   void (*swap_axes)(const float* in, int rows, int columns, float* out);
   void (*pool_pixels)(const PixelPoolTask&);
+  // Means of the channels of one image, whose sums have the same order whatever the vectors.
+  void (*mean_planes)(const float* in, int positions, int channels, float* out, const EpilogueView&);
   void (*mean_pixels)(const float* in, int positions, int channels, float* out, const EpilogueView&);
   // out[i] = epilogue(a[i] (×|+) b[i]) with one channel's constants over the whole run; b may be null.
   void (*elementwise)(float* out, const float* a, const float* b, bool multiply, size_t count, const EpilogueView&,

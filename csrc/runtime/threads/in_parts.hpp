@@ -21,6 +21,9 @@ inline int threads_for(size_t weights, int threads) {
 // thrown here, after all have ended.
 template <class Body>
 void in_parts(size_t count, int parts, const Body& body) {
+#if defined(__wasm__)  // has no threads, and is fetched before it runs: it carries no code that starts them
+  for (int part = 0; part < parts; ++part) body(part, count * part / parts, count * (part + 1) / parts);
+#else
   std::vector<std::exception_ptr> thrown(parts);
   auto run = [&](int part) {
     try {
@@ -41,6 +44,7 @@ void in_parts(size_t count, int parts, const Body& body) {
   for (std::thread& other : others) other.join();
   for (const std::exception_ptr& each : thrown)
     if (each) std::rethrow_exception(each);
+#endif
 }
 
 }  // namespace tersify

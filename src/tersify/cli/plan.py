@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from tersify.cli.common import (
 from tersify.cli.completion import data_sets
 
 if TYPE_CHECKING:
+    from tersify.codec import TerseFile
     from tersify.lab.data.types import Data
 
 
@@ -52,6 +53,16 @@ def plan(
             help="One input of another length, as --shape takes it: the length is then free."
         ),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="MEAN/STD by which bytes of images go in, for all channels or each: 0.5,0.4,0.4/0.2,0.2,0.2."
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A text file with the names of the classes, one a line."),
+    ] = None,
     target: Target = None,
     option: TargetOption = None,
     trust: Trust = False,
@@ -61,6 +72,8 @@ def plan(
 ) -> None:
     """Lower the network of FILE, so that libtersify and tersify-run need no Python to
     run it.
+
+    What the file says of images and classes stays, unless --data or a flag says else.
     """
     from tersify import codec
     from tersify.codec.container import Sections
@@ -79,6 +92,11 @@ def plan(
     model, example = network_and_input(
         file, target, option, shape, max_decoded_bytes, batch=2, trust=trust
     )
+    told: dict[str, Any] = {}
+    if image is not None:
+        told["image"] = _mean_and_std(image)
+    if labels is not None:
+        told["labels"] = labels.read_text("utf-8").splitlines()
     opened = codec.open(file, **allowed(max_decoded_bytes))
     loaded: Data | None = None if data is None else dataset(data, root=data_root)
     calibration = None
@@ -98,9 +116,7 @@ def plan(
             other=other,
         )
     )
-    if loaded is not None and not loaded.train.is_text:
-        image = (loaded.mean, loaded.std)
-        program = described(program, image=image, labels=loaded.class_names)
+    program = described(program, **(_facts(opened, loaded) | told))
     size = add_plan(Sections(file), out, program.to_bytes())
     batch = "any batch" if program.batch is None else f"a batch of {program.batch}"
     if program.length is not None:
@@ -109,3 +125,29 @@ def plan(
         f"{out}: {size:,} bytes, {len(program.to_bytes()):,} of them a plan of {len(program.calls)} calls in "
         f"{program.precision}, for {batch}"
     )
+
+
+def _facts(opened: TerseFile, loaded: Data | None) -> dict[str, Any]:
+    """What the data says of images and classes, or else the plan that the file has."""
+    from tersify.codec.writer import PLAN
+    from tersify.runtime.portable import read_program
+
+    if loaded is not None and not loaded.train.is_text:
+        return {"image": (loaded.mean, loaded.std), "labels": loaded.class_names}
+    if PLAN not in opened.section_names():
+        return {}
+    kept = read_program(opened)
+    return {
+        "image": (kept.mean, kept.std) if kept.mean else None,
+        "labels": kept.labels,
+    }
+
+
+def _mean_and_std(text: str) -> list[list[float]]:
+    try:
+        mean, std = text.split("/")
+        return [[float(n) for n in part.split(",")] for part in (mean, std)]
+    except ValueError:
+        raise ValueError(
+            f"--image takes MEAN/STD, for all channels or each, such as 0.5,0.4,0.4/0.25,0.2,0.2; got {text!r}"
+        ) from None

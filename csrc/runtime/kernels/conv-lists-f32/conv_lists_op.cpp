@@ -8,6 +8,7 @@
 #include "kernels/conv-lists-f32/conv_lists_step.hpp"
 #include "kernels/conv-lists-i8/byte_epilogue.hpp"
 #include "kernels/conv-pixels-f32/conv_pixels_op.hpp"
+#include "kernels/conv-pixels-f32/conv_pixels_step.hpp"
 
 namespace tersify {
 namespace {
@@ -16,6 +17,16 @@ namespace {
 bool fills_patches(const Layout& layout, const Patch& patch, const Window& pool) {
   return patch.h % pool.kernel_h == 0 && patch.w % pool.kernel_w == 0 && layout.tile_h % patch.h == 0 &&
          layout.tile_w % patch.w == 0;
+}
+
+// A mean whose sums have one order: lanes have an order of their own, so the image is made, and made flat.
+void add_conv_and_mean(Schedule& s, const Op& op, const ConvOp& conv, ConvStep step) {
+  const LaneView view = s.lane_view(step.out, step.to);
+  const Image out = step.out;
+  const int lanes = step.target = s.temporary(s.bytes(out, step.to)), flat = s.temporary(s.bytes(out, {}));
+  add_conv(s, std::move(step), conv.weights->window);
+  s.add_exchange(view, lanes, flat, false);
+  add_mean(s, out, flat, s.new_buffer_for(op.output, {}), false, conv.mean);
 }
 
 void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
@@ -38,6 +49,7 @@ void add_list_conv(Schedule& s, const Op& op, const ConvOp& conv) {
   step.input_quant = s.quant(in);
   step.residual_quant = conv.residual < 0 ? Quant{} : s.quant(conv.residual);
   step.output_quant = s.quant(op.output);
+  if (conv.mean && step.lane == Lane::F32 && s.in_order()) return add_conv_and_mean(s, op, conv, std::move(step));
   if (op.maxima >= 0 && fills_patches(to, choose_patch(to, step.patch_limit(s)), op.pool)) {
     step.pool_h = op.pool.kernel_h;
     step.pool_w = op.pool.kernel_w;

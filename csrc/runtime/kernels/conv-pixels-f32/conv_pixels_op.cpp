@@ -56,7 +56,7 @@ void add_pixels(Schedule& s, const Op& op, const ConvOp& conv) {
   const int sums = step.target = s.temporary(s.bytes(output, {}));
   const int target = s.new_buffer_for(op.output, {});
   add_pixel_conv(s, std::move(step));
-  add_pixel_mean(s, output, sums, target, conv.mean);
+  add_mean(s, output, sums, target, true, conv.mean);
 }
 
 }  // namespace tersify

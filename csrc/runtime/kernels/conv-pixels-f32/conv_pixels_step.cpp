@@ -49,15 +49,15 @@ void add_pixel_conv(Schedule& s, PixelConvStep conv) {
   s.add_cost(double(items) * conv.weights->cost(positions));
 }
 
-void add_pixel_mean(Schedule& s, const Image& image, int source, int target,
-                    std::shared_ptr<const Epilogue> epilogue) {
+void add_mean(Schedule& s, const Image& image, int source, int target, bool pixels,
+              std::shared_ptr<const Epilogue> epilogue) {
   Step step("mean");
   step.tasks = image.n;
   step.reads = {source};
   step.writes = {target};
-  step.run = [=, k = &s.kernels()](char* const* b, int item, char*) {
-    k->mean_pixels(image_at(b[source], image, item), image.h * image.w, image.c,
-                   reinterpret_cast<float*>(b[target]) + size_t(item) * image.c, epilogue->view());
+  step.run = [=, mean = pixels ? s.kernels().mean_pixels : s.kernels().mean_planes](char* const* b, int item, char*) {
+    mean(image_at(b[source], image, item), image.h * image.w, image.c,
+         reinterpret_cast<float*>(b[target]) + size_t(item) * image.c, epilogue->view());
   };
   s.add(std::move(step));
 }

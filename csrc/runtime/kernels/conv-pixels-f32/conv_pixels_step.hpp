@@ -16,8 +16,8 @@ struct PixelConvStep {
 };
 
 void add_pixel_conv(Schedule& schedule, PixelConvStep step);
-// The mean of every channel, through an epilogue.
-void add_pixel_mean(Schedule& schedule, const Image& image, int source, int target,
-                    std::shared_ptr<const Epilogue> epilogue);
+// The mean of every channel, through an epilogue; the image lies pixel by pixel, or flat. Both add in one order.
+void add_mean(Schedule& schedule, const Image& image, int source, int target, bool pixels,
+              std::shared_ptr<const Epilogue> epilogue);
 
 }  // namespace tersify

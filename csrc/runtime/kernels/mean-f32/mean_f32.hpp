@@ -4,6 +4,49 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
+constexpr int kSumLanes = 16;  // of the widest vector
+
+// What term(i, some) makes of numbers i … i + some − 1, zero in all other lanes, added up. Each of 16 lanes adds every
+// sixteenth number, then halves are added: every vector width has the same order, and the same bits.
+template <class Term>
+inline float sum_in_order(int count, Term term) {
+  Vec parts[kSumLanes / kLanes] = {};
+  for (int begin = 0; begin < count; begin += kSumLanes) {
+    int i = begin;
+    for (Vec& part : parts) {
+      if (i < count) part += term(i, count - i < kLanes ? count - i : kLanes);
+      i += kLanes;
+    }
+  }
+  float sums[kSumLanes];
+  memcpy(sums, parts, sizeof sums);
+  for (int half = kSumLanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+  return sums[0];
+}
+
+// [channels][positions]
+void mean_planes(const float* in, int positions, int channels, float* out, const EpilogueView& f) {
+  const float fraction = 1.0f / float(positions);
+  for (int c = 0; c < channels; ++c, in += positions)
+    out[c] = sum_in_order(positions, [in](int i, int some) { return load_some(in + i, some); }) * fraction;
+  elementwise_rows(out, out, nullptr, false, channels, f);
+}
+
+// [positions][channels], in the same order.
+void mean_pixels(const float* in, int positions, int channels, float* out, const EpilogueView& f) {
+  const float fraction = 1.0f / float(positions);
+  for (int c = 0; c < channels; c += kLanes) {
+    const int some = channels - c < kLanes ? channels - c : kLanes;
+    Vec sums[kSumLanes] = {};
+    for (int p = 0; p < positions; ++p) sums[p % kSumLanes] += load_some(in + size_t(p) * channels + c, some);
+    for (int half = kSumLanes / 2; half > 0; half /= 2)
+      for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+    store_some(out + c, sums[0] * fraction, some);
+  }
+  elementwise_rows(out, out, nullptr, false, channels, f);
+}
+
 void global_mean(const LaneView& v, const char* lanes, float* flat, int group, const EpilogueView& f) {
   const int grid = v.rows * v.cols;
   const bool whole = v.rows * v.tile_h == v.h && v.cols * v.tile_w == v.w;

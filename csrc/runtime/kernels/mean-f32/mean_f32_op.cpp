@@ -10,8 +10,11 @@ int Engine::global_mean(int in, Epilogue epilogue) {
   auto constants = std::make_shared<Epilogue>(epilogue.checked(i.c).folded());
   return add({in}, Shape{i.c, 1, 1}, [=](Schedule& s, const Op& op) {
     const Image image = s.image(in);
-    if (s.pixels(in).pixels && s.lies(in, s.pixels(in)))
-      return add_pixel_mean(s, image, s.buffer_of(in, s.pixels(in)), s.new_buffer_for(op.output, {}), constants);
+    const bool pixels = s.pixels(in).pixels && s.lies(in, s.pixels(in));
+    if (pixels || s.in_order()) {  // lanes are added in an order of their own
+      const int flat_or_pixels = s.buffer_of(in, pixels ? s.pixels(in) : Layout{});
+      return add_mean(s, image, flat_or_pixels, s.new_buffer_for(op.output, {}), pixels, constants);
+    }
     const Layout* current = s.lanes_of(in, s.lanes());
     const Layout layout = current ? *current : choose_layout(image, s.lanes(), s.kernels().patch_limit);
     const int source = s.buffer_of(in, layout), target = s.new_buffer_for(op.output, {});

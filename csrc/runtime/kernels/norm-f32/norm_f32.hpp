@@ -32,17 +32,14 @@ void softmax(float* out, const float* in, int count) {
   }
 }
 
-// Sums of many floats keep their digits: a few hundred are added in lanes, then those sums in double.
+// Sums of many floats keep their digits: a thousand are added in lanes, then those sums in double.
 template <class Term>
 inline double long_sum(int count, Term term) {
-  constexpr int kRun = 64 * kLanes;
+  constexpr int kRun = 64 * kSumLanes;
   double sum = 0;
-  for (int begin = 0; begin < count; begin += kRun) {
-    Vec part = {};
-    const int end = count - begin < kRun ? count : begin + kRun;
-    for (int i = begin; i < end; i += kLanes) part += term(i, end - i < kLanes ? end - i : kLanes);
-    for (int l = 0; l < kLanes; ++l) sum += part[l];
-  }
+  for (int begin = 0; begin < count; begin += kRun)
+    sum += sum_in_order(count - begin < kRun ? count - begin : kRun,
+                        [&](int i, int some) { return term(begin + i, some); });
   return sum;
 }
 
@@ -61,7 +58,7 @@ void moments(const float* in, int count, float eps, bool centred, float* mean, f
   const double squares = long_sum(count, [&](int i, int some) {
     Vec v = load_some(in + i, some) - middle;
     for (int l = some; l < kLanes; ++l) v[l] = 0;
-    return v * v;
+    return product(v, v);
   });
   *mean = middle;
   *factor = 1.0f / sqrtf(float(squares / count) + eps);
@@ -73,8 +70,8 @@ void layer_norm(float* out, const float* in, int count, const float* weight, con
   moments(in, count, eps, centred, &mean, &factor);
   for (int i = 0; i < count; i += kLanes) {
     const int some = count - i < kLanes ? count - i : kLanes;
-    Vec v = (load_some(in + i, some) - mean) * factor;
-    if (weight) v = v * load_some(weight + i, some);
+    Vec v = product(load_some(in + i, some) - mean, Vec{} + factor);
+    if (weight) v = product(v, load_some(weight + i, some));
     if (bias) v = v + load_some(bias + i, some);
     store_some(out + i, v, some);
   }

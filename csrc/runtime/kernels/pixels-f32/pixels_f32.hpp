@@ -1,4 +1,4 @@
-// Images that lie pixel by pixel: their way from and to flat ones, maxima and means.
+// Images that lie pixel by pixel: their way from and to flat ones, and pools.
 
 namespace tersify {
 namespace TERSIFY_NAMESPACE {
@@ -33,16 +33,6 @@ void pool_pixels(const PixelPoolTask& t) {
       if (!t.is_max) v = v * t.reciprocals[p];
       store_some(t.output + size_t(p) * t.channels + c, v, some);
     }
-}
-
-void mean_pixels(const float* in, int positions, int channels, float* out, const EpilogueView& f) {
-  for (int c = 0; c < channels; c += kLanes) {
-    const int some = channels - c < kLanes ? channels - c : kLanes;
-    Vec sum = {};
-    for (int p = 0; p < positions; ++p) sum += load_some(in + size_t(p) * channels + c, some);
-    store_some(out + c, sum * (1.0f / float(positions)), some);
-  }
-  elementwise_rows(out, out, nullptr, false, channels, f);
 }
 
 }  // namespace

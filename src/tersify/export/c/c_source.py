@@ -135,6 +135,7 @@ def _needed(kernels: str, used: set[str]) -> str:
     convolutions = {"conv_i8", "conv_f32", "conv_codes"}
     helpers = {
         "write_mean": {"conv_i8", "conv_f32", "mean_f32"},
+        "sum_of": {"conv_f32", "mean_f32"},
         "rounded": {"conv_i8", "to_bytes", "linear_i8"},
         "inside": convolutions,
         "place": convolutions,

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 
 from tersify.export.c.constants import Floats, Quant
-from tersify.export.c.stored import Stored
+from tersify.export.c.stored import GAPS, TRITS, Stored
 
 
 @dataclass(eq=False)
@@ -61,3 +61,14 @@ class Steps:
     inputs: list[Buffer] = field(default_factory=list)
     outputs: list[Buffer] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every product of floats is with a sign, so that no kernel rounds
+        it.
+        """
+        return all(
+            step.kernel != "conv_f32"
+            or (step.weights is not None and step.weights.form in (GAPS, TRITS))
+            for step in self.steps
+        )

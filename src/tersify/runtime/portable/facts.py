@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tersify.runtime.portable.program import Program
 
 
@@ -46,6 +48,12 @@ def _image(image: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
         raise ValueError(
             f"an image has as many numbers in its mean as in its std, got {len(mean)} and {len(std)}"
         )
-    if not all(map(math.isfinite, (*mean, *std))) or min(std, default=0.0) <= 0:
-        raise ValueError(f"the std of an image must be above 0, got {std}")
+    # as the file holds them, where a small one may be 0
+    mean, std = (
+        tuple(torch.tensor(part, dtype=torch.float32).tolist()) for part in (mean, std)
+    )
+    if not all(map(math.isfinite, mean)):
+        raise ValueError(f"the mean of an image must be finite, got {mean}")
+    if not std or not all(0 < each < math.inf for each in std):
+        raise ValueError(f"the std of an image must be finite and above 0, got {std}")
     return mean, std
