@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tersify.cli import INTERRUPTED
-from tersify.cli.common import Overwrite, check_free
+from tersify.cli.common import Overwrite, check_free, know_small_folders
 from tersify.cli.completion import language_recipes
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def compress_lm(
         settings = replace(settings, tune_steps=tune_steps)
     text = [_read(path) for path in calibrate]
     measured = None if measure is None else _read(measure)
+    know_small_folders(model)
     net, tokenizer = language.language_model(model)
     net = net.to(device)
     ids = [language.tokens_of(tokenizer, each) for each in text]

@@ -4,9 +4,10 @@ with their tokenizer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 import tersify
 from tersify.compensated import next_token_loss
 from tersify.lab.gguf_reader import read_gguf
+from tersify.lab.whole_models import check_all_read, check_whole
 from tersify.modes import eval_mode
 from tersify.tensor import CompressedModel
 from tersify.tensor.blocks import METADATA as BLOCKS
@@ -33,8 +35,9 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
     """
     transformers = _transformers()
     path = Path(path)
+    reader = None
     if path.suffix == ".gguf" and path.is_file():
-        read_gguf(path)  # transformers tells less of a damaged file
+        reader = read_gguf(path)  # transformers tells less of a damaged file
         where: dict[str, Any] = {
             "pretrained_model_name_or_path": str(path.parent),
             "gguf_file": path.name,
@@ -45,15 +48,38 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
         raise ValueError(
             f"{str(path)!r} is no folder with a config.json and no GGUF file; give a downloaded model"
         )
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32
+    with _told_of(path, "causal model"):
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            **where,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `check_whole` names them
         )
-        return model.eval(), transformers.AutoTokenizer.from_pretrained(**where)
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise ValueError(
-            f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}"
-        ) from None
+    check_whole(path, found)
+    if reader is not None:
+        check_all_read(path, reader, model)
+    with _told_of(path, "tokenizer"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    return model.eval(), tokenizer
+
+
+@contextlib.contextmanager
+def _told_of(path: Path, what: str) -> Iterator[None]:
+    """What the packages below say of a damaged or unknown folder, in one sentence: each
+    has exceptions of its own.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        lines = [each.strip() for each in str(error).splitlines() if each.strip()]
+        # a first line may only announce the second
+        said = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+        reason = " ".join(said) or type(error).__name__
+        if isinstance(error, KeyError):
+            reason = f"it lacks {reason}"
+        raise ValueError(f"{str(path)!r} holds no {what}: {reason}") from None
 
 
 def _transformers() -> Any:
