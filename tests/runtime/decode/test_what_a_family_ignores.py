@@ -72,7 +72,7 @@ def test_windows_and_rotations_are_those_that_the_family_has(family, settings):
 def test_the_check_reads_a_text_longer_than_the_window(monkeypatch):
     model = with_settings("llama")
     windows = [WINDOW] * model.config.num_hidden_layers
-    monkeypatch.setattr(architecture, "_windows", lambda config: windows)
+    monkeypatch.setattr(architecture, "windows_of_layers", lambda config: windows)
     assert compile.CHECK_TOKENS < WINDOW
     with pytest.raises(ValueError, match="logits differ from the model's"):
         tersify.compile(model, strict=True)

@@ -98,7 +98,7 @@ def _check_rotation(config: Any) -> None:
         )
 
 
-def _windows(config: Any) -> list[int]:
+def windows_of_layers(config: Any) -> list[int]:
     """How far each layer sees back; 0: to the first token.
 
     A configuration may carry settings that transformers ignores for its family.
@@ -133,7 +133,7 @@ def _llama(config: Any) -> Architecture:
     )
     normed, sub_normed = config.model_type == "qwen3", config.model_type == "bitnet"
     layers = []
-    for number, window in enumerate(_windows(config)):
+    for number, window in enumerate(windows_of_layers(config)):
         at = f"model.layers.{number}."
         layers.append(
             LayerNames(
