@@ -27,6 +27,8 @@ from tersify.tensor.model import load_state
 # in the metadata of a file: the configuration and the tokenizer
 METADATA = "language_model"
 LENGTH = 512
+# ways of quantizing whose models have plain layers of floats
+PLAIN_METHODS = ("tersify", "gguf")
 
 
 def language_model(path: str | Path) -> tuple[Any, Any]:
@@ -133,15 +135,34 @@ def perplexity(model: nn.Module, windows: Tensor) -> float:
     return math.exp(sum(losses) / (len(windows) * (windows.shape[1] - 1)))
 
 
+def check_storable(model: Any, tokenizer: Any) -> None:
+    """Raises where a file could not hold what the model computes or how it cuts texts."""
+    about = model.config.to_dict().get("quantization_config") or {}
+    method = about.get("quant_method", "tersify")
+    method = getattr(method, "value", method)  # some are of an enumeration
+    if method not in PLAIN_METHODS:
+        raise ValueError(
+            f"the model is quantized by {method!r}, and a file holds no layers of that kind; "
+            "give the model as it was before, or run it as it is"
+        )
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ValueError(
+            f"a {type(tokenizer).__name__} is no tokenizer of the package tokenizers, and a file holds no other; "
+            "convert it to a fast one"
+        )
+
+
 def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedModel:
     """The packed model with what `load_language_model` needs beside the weights."""
+    check_storable(model, tokenizer)
     config = {
         key: value
         for key, value in model.config.to_dict().items()
         if key != "quantization_config"
     }
     about = {
-        "config": json.loads(json.dumps(config, default=str)),
+        "config": _plain(config),
+        "generation_config": _plain(model.generation_config.to_diff_dict()),
         "tokenizer": json.dumps(
             json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")
         ),
@@ -156,6 +177,20 @@ def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedMod
         recipe=packed.recipe,
         metadata={**packed.metadata, METADATA: about},
     )
+
+
+def _plain(settings: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(settings, default=str))
+
+
+def generation_of(metadata: Mapping[str, Any]) -> Any:
+    """How the model of a file goes on from texts, such as what ends them; None where the
+    file does not say.
+    """
+    about = metadata[METADATA].get("generation_config")
+    if not isinstance(about, dict):
+        return None
+    return _transformers().GenerationConfig.from_dict(about)
 
 
 def described(metadata: Mapping[str, Any], path: str | Path) -> tuple[Any, Any]:
@@ -193,6 +228,7 @@ def load_language_model(file: str | Path, **limits: Any) -> tuple[Any, Any]:
     model = _transformers().AutoModelForCausalLM.from_config(
         config, dtype=torch.float32
     )
+    model.generation_config = generation_of(opened.metadata) or model.generation_config
     if opened.metadata.get(BLOCKS):
         return load_state(joined(opened.read()), model).eval(), tokenizer
     return tersify.load(file, into=model, **limits).eval(), tokenizer

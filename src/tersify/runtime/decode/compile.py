@@ -134,6 +134,7 @@ def from_tensors(
     threads: int | None = None,
     context: int | None = None,
     cache: str = "fp32",
+    generation: Any = None,
 ) -> LanguageModel:
     """A decoder of weights by their names, such as an opened file: no module of them is
     ever built.
@@ -155,6 +156,7 @@ def from_tensors(
         model = importlib.import_module(
             "transformers"
         ).AutoModelForCausalLM.from_config(config)
+    model.generation_config = generation or model.generation_config
     # What the decoder does not ask for, such as a bias, would be left out of the sums.
     tied = (f"{architecture.head}.weight",) if architecture.tied else ()
     check_names(shapes_of(tensors), model, may_lack=tied)
