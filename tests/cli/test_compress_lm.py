@@ -237,6 +237,9 @@ def test_ctrl_c_says_how_to_go_on_and_the_rest_ends_the_same(
         (["--bits", "99"], "bits must be in"),
         (["--bits", "3", "--bytes", "9000"], "--bits or --bytes, one of them"),
         (["--bytes", "1000"], "1,000 bytes are too few"),
+        (["--device", "foo"], "device must be auto, cpu, cuda or cuda:N, got 'foo'"),
+        (["--device", "cuda:77"], "device 'cuda:77' is not available here"),
+        (["--length", "65"], "the model sees 64 tokens; give --length 64 or less"),
     ],
 )
 def test_mistakes_are_one_sentence(folder, tmp_path, flags, said):

@@ -146,6 +146,43 @@ def test_a_folder_of_another_network_is_refused(tmp_path):
         compensate_(other, Compensation(), calibration=calibration(16), folder=tmp_path)
 
 
+def test_a_folder_of_another_calibration_is_refused(tmp_path):
+    ids = [each for each, _ in calibration(16).batches]
+    counted = torch.bincount(torch.cat(ids).flatten(), minlength=40).float()
+    given = {"calibration": calibration(16), "frequencies": counted}
+    compensate_(trained(), Compensation(), **given, folder=tmp_path)
+    for changed in (
+        {"calibration": calibration(24)},
+        {"frequencies": counted + 1},
+        {"frequencies": None},
+        {"bf16": True},
+    ):
+        with pytest.raises(ValueError, match="a run of other texts, frequencies or pr"):
+            compensate_(
+                trained(), Compensation(), **{**given, **changed}, folder=tmp_path
+            )
+    compensate_(trained(), Compensation(), **given, folder=tmp_path)
+    (tmp_path / "data.json").unlink()  # nobody knows what it is of
+    with pytest.raises(ValueError, match="a run of other texts"):
+        compensate_(trained(), Compensation(), **given, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["network.json", "data.json", "run.json", "*.statistics", "*.packed"]
+)
+def test_a_damaged_folder_is_one_sentence(tmp_path, kind):
+    given = {"calibration": calibration(16), "folder": tmp_path}
+    compensate_(trained(), Compensation(), **given)
+    file = sorted(tmp_path.glob(kind))[0]
+    whole = file.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"\xff" + whole[1:]):
+        file.write_bytes(damaged)
+        # other bits need the statistics anew
+        bits = 2.5 if kind == "*.statistics" else Compensation().bits
+        with pytest.raises(ValueError, match=f"{file.name} is damaged; remove"):
+            compensate_(trained(), Compensation(bits=bits), **given)
+
+
 def test_several_passes_of_bounded_memory_give_the_same_weights():
     once, often = trained(), trained()
     compensate_(once, Compensation(), calibration=calibration(16))

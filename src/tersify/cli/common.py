@@ -5,6 +5,7 @@ on Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,13 @@ MaxDecodedBytes = Annotated[
 def allowed(max_decoded_bytes: int | None) -> dict[str, Any]:
     """The limit as an argument for the codec, which knows the default."""
     return {} if max_decoded_bytes is None else {"max_decoded_bytes": max_decoded_bytes}
+
+
+def know_small_folders(model: Path) -> None:
+    """Folders that `TersifyConfig` made open as others do."""
+    if (model / "config.json").is_file():
+        with contextlib.suppress(ImportError):  # told of where it is needed
+            importlib.import_module("tersify.integrations.hf_quantizer")
 
 
 def check_free(file: Path, out: Path, overwrite: bool, *, flag: str = "--out") -> None:

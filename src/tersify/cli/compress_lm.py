@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tersify.cli import INTERRUPTED
-from tersify.cli.common import Overwrite, check_free
+from tersify.cli.common import Overwrite, check_free, know_small_folders
 from tersify.cli.completion import language_recipes
 
 if TYPE_CHECKING:
@@ -93,7 +95,9 @@ def compress_lm(
     from tersify.compensated import compensate_, compensate_within_, next_token_loss
     from tersify.compensated.recipes import load_compensation
     from tersify.lab import language
+    from tersify.lab.trainer.loop_parts import pick_device
 
+    _check_out(out, model, *calibrate, *([] if measure is None else [measure]))
     check_free(model, out, overwrite)
     if bits is not None and most_bytes is not None:
         raise ValueError("give --bits or --bytes, one of them")
@@ -101,10 +105,13 @@ def compress_lm(
     settings = settings if bits is None else replace(settings, bits=bits)
     if tune_steps is not None:
         settings = replace(settings, tune_steps=tune_steps)
+    where = str(pick_device(device))
     text = [_read(path) for path in calibrate]
     measured = None if measure is None else _read(measure)
+    know_small_folders(model)
     net, tokenizer = language.language_model(model)
-    net = net.to(device)
+    language.check_storable(net, tokenizer)
+    net = net.to(where)
     ids = [language.tokens_of(tokenizer, each) for each in text]
 
     def cut_into(count: int) -> torch.Tensor:
@@ -112,9 +119,12 @@ def compress_lm(
         return torch.cat([language.windows_of(one, each, length) for one in ids])
 
     cut = cut_into(windows)
+    most = getattr(net.config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise ValueError(f"the model sees {most} tokens; give --length {most} or less")
     counted = language.frequencies_of(ids, cast(Any, net.config).vocab_size)
     tuning_text = cut_into(settings.tune_steps * tune_batch)
-    batches = [(window[None].to(device), window[None].to(device)) for window in cut]
+    batches = [(window[None].to(where), window[None].to(where)) for window in cut]
     tested = (
         None
         if measured is None
@@ -133,7 +143,7 @@ def compress_lm(
 
         given: dict[str, Any] = {
             "calibration": Calibration(batches, next_token_loss),
-            "tuning": language.shuffled_batches(tuning_text, tune_batch, device),
+            "tuning": language.shuffled_batches(tuning_text, tune_batch, where),
             "folder": keep,
             "bf16": bf16,
             "tell": tell,
@@ -151,7 +161,6 @@ def compress_lm(
                 ),
                 **given,
             )
-    out.parent.mkdir(parents=True, exist_ok=True)
     size = tersify.save(language.stored(packed, net, tokenizer), out)
     weights = sum(parameter.numel() for parameter in net.parameters())
     typer.echo(
@@ -159,10 +168,26 @@ def compress_lm(
     )
     _tell_dense(packed)
     if tested is not None and before is not None:
-        after = language.perplexity(net, tested)
+        del net, packed  # what is measured is the file
+        saved, _ = language.load_language_model(out, max_decoded_bytes=sys.maxsize)
+        after = language.perplexity(saved.to(where), tested)
         typer.echo(
             f"perplexity of {measure}: {after:.2f}, {before:.2f} before (×{after / before:.3f})"
         )
+
+
+def _check_out(out: Path, model: Path, *read: Path) -> None:
+    """Whether the file can be written, before hours of work; nothing that is read is
+    lost.
+    """
+    ours = [path.resolve() for path in read]
+    if model.is_dir() and out.suffix != ".terse":
+        ours += [path.resolve() for path in model.iterdir()]
+    if out.resolve() in ours:
+        raise ValueError(f"--out {out} is read by this command; give it another name")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"nothing can be written in {out.parent}; give another --out")
 
 
 def _tell_dense(packed: CompressedModel) -> None:

@@ -24,8 +24,8 @@ def convert(
     check_free(file, out, overwrite)
     if not file.is_file():
         raise ValueError(f"no GGUF file {str(file)!r}")
-    packed = packed_gguf(file)
     out.parent.mkdir(parents=True, exist_ok=True)
+    packed = packed_gguf(file)
     size = tersify.save(packed, out)
     before = file.stat().st_size
     typer.echo(

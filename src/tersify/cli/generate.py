@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tersify.cli import INTERRUPTED
-from tersify.cli.common import MaxDecodedBytes, allowed
+from tersify.cli.common import MaxDecodedBytes, allowed, know_small_folders
 
 Model = Annotated[
     Path,
@@ -64,6 +64,7 @@ def _open_model(
     """The network that MODEL names, ready to decode, and its tokenizer."""
     from tersify.lab import texts
 
+    know_small_folders(model)
     with _warnings_in_a_sentence():
         return texts.open_text_model(
             model,

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from tersify.calibration import Calibration
 from tersify.compensated.compensation import compensate_
+from tersify.compensated.folder import read_json
 from tersify.compensated.matrices import matrices_of
+from tersify.compensated.partial import digest_of
 from tersify.compensated.settings import LEAST_BITS, MOST_BITS, Compensation
 from tersify.tensor import CompressedModel
 
@@ -75,13 +78,18 @@ class _Search:
     ) -> None:
         self.model, self.most_bytes, self.size_of = model, most_bytes, size_of
         self.place, self.given = place, given
+        # sizes are of codes that these batches moved
+        self._tuning = ""
+        if given.get("tuning") is not None:
+            tuning = given["tuning"] = Calibration.of(given["tuning"])
+            self._tuning = digest_of(tuning.pairs())
         self.weights = sum(matrix.weight.numel() for matrix in matrices_of(model))
         self._before = {
             name: p.detach().clone() for name, p in model.named_parameters()
         }
         self._sizes: dict[str, int] = {}
         if (place / SIZES).is_file():
-            self._sizes = json.loads((place / SIZES).read_text())
+            self._sizes = read_json(place / SIZES)
 
     @torch.no_grad()
     def compressed(self, settings: Compensation) -> CompressedModel:
@@ -118,7 +126,7 @@ class _Search:
         return best, None
 
     def _size(self, settings: Compensation) -> tuple[int, CompressedModel | None]:
-        key = json.dumps(settings.to_mapping())
+        key = json.dumps([settings.to_mapping(), self._tuning])
         if key in self._sizes:
             return self._sizes[key], None
         packed = self.compressed(settings)

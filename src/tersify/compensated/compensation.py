@@ -15,6 +15,7 @@ from tersify.calibration import Calibration
 from tersify.compensated.folder import Folder, Measured
 from tersify.compensated.groups import Grouped
 from tersify.compensated.matrices import Matrix, in_parts, matrices_of
+from tersify.compensated.partial import digest_of
 from tersify.compensated.priced import PricedTable, priced_levels
 from tersify.compensated.rates import constant_for, entropy_bits_by_scale, sample_of
 from tersify.compensated.settings import Compensation
@@ -69,7 +70,7 @@ def compensate_(
         tuning: batches for the settings' `tune_steps`; larger ones serve best, their targets are not looked at, and
             without them those of the calibration are used.
         frequencies: how often each token occurs, for the embedding of tokens; without, as often as the batches hold it.
-        folder: keeps what is finished, so that a run that was stopped goes on there.
+        folder: keeps what is finished, so that a run that was stopped goes on there; its batches must be the same.
         bf16: compute the passes over the batches in bf16.
         hessian_bytes: the most memory of the Hessians of one pass; a larger network takes several passes.
         tell: told what is done, and how much of it.
@@ -78,7 +79,8 @@ def compensate_(
     matrices = [
         m for m in matrices_of(model) if settings.embeddings or m.embedding is None
     ]
-    with torch.no_grad(), Folder(folder, settings, matrices) as kept:
+    data = {} if folder is None else _digests(batches, frequencies, bf16=bf16)
+    with torch.no_grad(), Folder(folder, settings, matrices, data) as kept:
         for part in in_parts(
             [m for m in matrices if not kept.has_statistics(m)], hessian_bytes
         ):
@@ -114,6 +116,16 @@ def compensate_(
             dense = made[matrix.name].to_dense()
             matrix.parameter.copy_(dense.reshape(matrix.parameter.shape))
     return _network(model, settings, matrices, made)
+
+
+def _digests(
+    batches: Calibration, frequencies: Tensor | None, *, bf16: bool
+) -> dict[str, Any]:
+    """What the statistics are of beside the matrices."""
+    found: dict[str, Any] = {"batches": digest_of(batches.pairs()), "bf16": bf16}
+    if frequencies is not None:
+        found["frequencies"] = digest_of([(frequencies, None)])
+    return found
 
 
 def _measure(

@@ -4,11 +4,13 @@ one matrix in memory at a time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import pickle
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,14 @@ from tersify.compensated.partial import PartialSums
 from tersify.compensated.settings import Compensation
 from tersify.tensor import CompressedTensor
 
+# what torch says of a file that is cut off or was changed
+DAMAGE = (
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+)
 PARTS = ("codes", "codebook", "values", "scale", "column_scale")
 
 
@@ -42,7 +52,8 @@ class Folder:
     """The files of one run: `run.json` says which, and each matrix has its statistics
     and its packed form.
 
-    Without a path the files live as long as the run. Statistics do not depend on the
+    Without a path the files live as long as the run. `data` is what the statistics are
+    of beside the matrices: a folder serves one calibration. Statistics do not depend on the
     settings beyond their damping, so that a folder serves many settings: only packed
     forms are made anew.
     """
@@ -52,6 +63,7 @@ class Folder:
         path: str | Path | None,
         settings: Compensation,
         matrices: Sequence[Matrix],
+        data: Mapping[str, Any],
     ) -> None:
         self._own = (
             tempfile.TemporaryDirectory(prefix="compensated-") if path is None else None
@@ -62,11 +74,13 @@ class Folder:
         network = {
             m.name: [*m.weight.shape, _digest(m.parameter.detach())] for m in matrices
         }
-        self._check(
-            "network.json",
-            {"damping": settings.damping, "matrices": network},
-            "another network or damping",
-        )
+        about = {"damping": settings.damping, "matrices": network}
+        if not (self._path / "network.json").exists():
+            self._write("network.json", about)
+        self._check("network.json", about, "another network or damping")
+        if not any(self._path.glob("*.statistics")):
+            self._write("data.json", data)
+        self._check("data.json", data, "other texts, frequencies or precision")
         if (self._path / "run.json").exists() and self._read("run.json")[
             "settings"
         ] != settings.to_mapping():
@@ -84,16 +98,13 @@ class Folder:
             self._own.cleanup()
 
     def _check(self, name: str, facts: Mapping[str, Any], what: str) -> None:
-        if not (self._path / name).exists():
-            self._write(name, facts)
-        elif self._read(name) != facts:
+        if not (self._path / name).exists() or self._read(name) != facts:
             raise ValueError(
                 f"{self._path} holds a run of {what}; give another folder, or remove this one"
             )
 
     def _read(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self._path / name).read_text())
-        return found
+        return read_json(self._path / name)
 
     def _write(self, name: str, facts: Mapping[str, Any]) -> None:
         (self._path / f"{name}.new").write_text(json.dumps(facts))
@@ -101,6 +112,14 @@ class Folder:
 
     def _file(self, matrix: Matrix, kind: str) -> Path:
         return self._path / f"{self._number[matrix.name]:05}.{kind}"
+
+    def _get(self, matrix: Matrix, kind: str, device: Any = "cpu") -> dict[str, Any]:
+        file = self._file(matrix, kind)
+        with _whole(file):
+            found: dict[str, Any] = torch.load(
+                file, weights_only=True, map_location=device
+            )
+            return found
 
     def _put(self, matrix: Matrix, kind: str, content: Mapping[str, Any]) -> None:
         file = self._file(matrix, kind)
@@ -120,11 +139,7 @@ class Folder:
         )
 
     def statistics(self, matrix: Matrix) -> Measured:
-        found = torch.load(
-            self._file(matrix, "statistics"),
-            weights_only=True,
-            map_location=matrix.parameter.device,
-        )
+        found = self._get(matrix, "statistics", matrix.parameter.device)
         return Measured(found["rows"], found["upper"])
 
     def put_packed(
@@ -136,18 +151,16 @@ class Folder:
 
     def latents(self, matrix: Matrix) -> Tensor | None:
         """What was rounded, in steps, or None where it was not kept."""
-        file = self._file(matrix, "latents")
-        if not file.exists():
+        if not self._file(matrix, "latents").exists():
             return None
-        found: Tensor = torch.load(file, weights_only=True)["latents"]
+        found: Tensor = self._get(matrix, "latents")["latents"]
         return found
 
     def packed(self, matrix: Matrix) -> CompressedTensor | None:
         """The matrix as it was packed, or None."""
-        file = self._file(matrix, "packed")
-        if not file.exists():
+        if not self._file(matrix, "packed").exists():
             return None
-        parts = torch.load(file, weights_only=True)
+        parts = self._get(matrix, "packed")
         return CompressedTensor(shape=tuple(parts["codes"].shape), **parts)
 
     def constant(self) -> float | None:
@@ -155,6 +168,25 @@ class Folder:
 
     def put_constant(self, constant: float) -> None:
         self._write("run.json", self._read("run.json") | {"constant": constant})
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    with _whole(file):
+        found = json.loads(file.read_text())
+        if not isinstance(found, dict):
+            raise EOFError
+        return found
+
+
+@contextlib.contextmanager
+def _whole(file: Path) -> Iterator[None]:
+    """One sentence where a file of such a folder is damaged."""
+    try:
+        yield
+    except DAMAGE:
+        raise ValueError(
+            f"{file} is damaged; remove {file.parent}, or give another folder"
+        ) from None
 
 
 def _digest(weight: Tensor) -> str:

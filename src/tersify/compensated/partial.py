@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,13 @@ class Batches:
 
     def digest(self) -> str:
         return self._hash.hexdigest()
+
+
+def digest_of(batches: Iterable[tuple[Any, Any]]) -> str:
+    seen = Batches()
+    for inputs, targets in batches:
+        seen.add(inputs, targets)
+    return seen.digest()
 
 
 class PartialSums:

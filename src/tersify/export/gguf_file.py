@@ -4,12 +4,12 @@ holds it exactly.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from torch import Tensor
 from tersify.codec.atomic import replacing
 from tersify.export.gguf_blocks import FLOATS, TERNARY, encoded, shifted_nibbles
 from tersify.export.gguf_names import ARCHITECTURES, gguf_name, in_order
+from tersify.export.gguf_words import add_words
+from tersify.runtime.decode.architecture import windows_of_layers
 from tersify.tensor import CompressedTensor
 from tersify.tensor.blocks import Joined
 
-NORMAL, CONTROL = 1, 3  # llama.cpp's kinds of tokens
+SILU = ("silu", "swish")
 WIDE = "matrices that fit no smaller type"
 
 
@@ -51,10 +53,7 @@ def export_gguf(
         )
     if ternary not in TERNARY:
         raise ValueError(f"ternary must be {' or '.join(TERNARY)}, got {ternary!r}")
-    if config.get("rope_scaling") or _lengthened(config):
-        raise ValueError(
-            "rotations that are scaled cannot be written as GGUF; export safetensors instead"
-        )
+    _check_told(config)
     try:
         import gguf
     except ImportError:
@@ -67,7 +66,7 @@ def export_gguf(
         made = Path(folder, "model.gguf")
         writer = gguf.GGUFWriter(made, ARCHITECTURES[family])
         _add_sizes(writer, config)
-        _add_words(writer, about)
+        add_words(writer, about)
         for name in model:
             found = gguf_name(name)
             if found is None:
@@ -105,6 +104,22 @@ def _exactly(
     return encoded(np.ascontiguousarray(rows.numpy()), ternary)
 
 
+def _check_told(config: Mapping[str, Any]) -> None:
+    """What llama.cpp takes for granted in these families must be so."""
+    what = None
+    if config.get("rope_scaling") or _lengthened(config):
+        what = "rotations that are scaled"
+    elif (activation := config.get("hidden_act", "silu")) not in SILU:
+        what = f"layers with the activation {activation!r}"
+    windows = windows_of_layers(SimpleNamespace(**config))
+    if any(0 < window < config["max_position_embeddings"] for window in windows):
+        what = f"layers that see {max(windows)} positions back"
+    if what is not None:
+        raise ValueError(
+            f"{what} cannot be written as GGUF; export safetensors instead"
+        )
+
+
 def _lengthened(config: Mapping[str, Any]) -> bool:
     told = config.get("rope_parameters") or {}
     return told.get("rope_type", "default") != "default"
@@ -130,41 +145,3 @@ def _add_sizes(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_rope_dimension_count(width)
     writer.add_rope_freq_base(_base(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-
-
-def _add_words(writer: Any, about: Mapping[str, Any]) -> None:
-    """The tokenizer: byte pairs over bytes, which is what llama.cpp calls gpt2."""
-    stored = json.loads(about["tokenizer"])
-    model, before = stored["model"], stored.get("pre_tokenizer") or {}
-    parts = [each["type"] for each in before.get("pretokenizers", [before]) if each]
-    if model.get("type") != "BPE" or "ByteLevel" not in parts:
-        raise ValueError(
-            "the tokenizer is no byte-level BPE, and no other is written as GGUF"
-        )
-    words = dict(model["vocab"])
-    special = {each["content"]: each["id"] for each in stored["added_tokens"]}
-    words |= special
-    count = about["config"]["vocab_size"]
-    by_number = {number: word for word, number in words.items() if number < count}
-    writer.add_tokenizer_model("gpt2")
-    # SmolLM's way of cutting: every digit by itself
-    writer.add_tokenizer_pre("smollm" if "Digits" in parts else "gpt-2")
-    writer.add_token_list([by_number.get(i, f"[unused{i}]") for i in range(count)])
-    writer.add_token_types(
-        [CONTROL if by_number.get(i) in special else NORMAL for i in range(count)]
-    )
-    writer.add_token_merges(
-        [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]
-    )
-    known = about.get("special_tokens", {})
-    for kind, add in (
-        ("bos", writer.add_bos_token_id),
-        ("eos", writer.add_eos_token_id),
-        ("unk", writer.add_unk_token_id),
-        ("pad", writer.add_pad_token_id),
-    ):
-        if (number := words.get(known.get(f"{kind}_token"))) is not None:
-            add(number)
-    writer.add_add_bos_token(False)
-    if about.get("chat_template"):
-        writer.add_chat_template(about["chat_template"])

@@ -4,9 +4,10 @@ with their tokenizer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 import tersify
 from tersify.compensated import next_token_loss
 from tersify.lab.gguf_reader import read_gguf
+from tersify.lab.whole_models import check_all_read, check_whole
 from tersify.modes import eval_mode
 from tersify.tensor import CompressedModel
 from tersify.tensor.blocks import METADATA as BLOCKS
@@ -25,6 +27,8 @@ from tersify.tensor.model import load_state
 # in the metadata of a file: the configuration and the tokenizer
 METADATA = "language_model"
 LENGTH = 512
+# ways of quantizing whose models have plain layers of floats
+PLAIN_METHODS = ("tersify", "gguf")
 
 
 def language_model(path: str | Path) -> tuple[Any, Any]:
@@ -33,8 +37,9 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
     """
     transformers = _transformers()
     path = Path(path)
+    reader = None
     if path.suffix == ".gguf" and path.is_file():
-        read_gguf(path)  # transformers tells less of a damaged file
+        reader = read_gguf(path)  # transformers tells less of a damaged file
         where: dict[str, Any] = {
             "pretrained_model_name_or_path": str(path.parent),
             "gguf_file": path.name,
@@ -45,15 +50,38 @@ def language_model(path: str | Path) -> tuple[Any, Any]:
         raise ValueError(
             f"{str(path)!r} is no folder with a config.json and no GGUF file; give a downloaded model"
         )
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32
+    with _told_of(path, "causal model"):
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            **where,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `check_whole` names them
         )
-        return model.eval(), transformers.AutoTokenizer.from_pretrained(**where)
-    except (OSError, ValueError, NotImplementedError) as error:
-        raise ValueError(
-            f"{str(path)!r} holds no causal model: {str(error).splitlines()[0]}"
-        ) from None
+    check_whole(path, found)
+    if reader is not None:
+        check_all_read(path, reader, model)
+    with _told_of(path, "tokenizer"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    return model.eval(), tokenizer
+
+
+@contextlib.contextmanager
+def _told_of(path: Path, what: str) -> Iterator[None]:
+    """What the packages below say of a damaged or unknown folder, in one sentence: each
+    has exceptions of its own.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        lines = [each.strip() for each in str(error).splitlines() if each.strip()]
+        # a first line may only announce the second
+        said = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+        reason = " ".join(said) or type(error).__name__
+        if isinstance(error, KeyError):
+            reason = f"it lacks {reason}"
+        raise ValueError(f"{str(path)!r} holds no {what}: {reason}") from None
 
 
 def _transformers() -> Any:
@@ -107,15 +135,34 @@ def perplexity(model: nn.Module, windows: Tensor) -> float:
     return math.exp(sum(losses) / (len(windows) * (windows.shape[1] - 1)))
 
 
+def check_storable(model: Any, tokenizer: Any) -> None:
+    """Raises where a file could not hold what the model computes or how it cuts texts."""
+    about = model.config.to_dict().get("quantization_config") or {}
+    method = about.get("quant_method", "tersify")
+    method = getattr(method, "value", method)  # some are of an enumeration
+    if method not in PLAIN_METHODS:
+        raise ValueError(
+            f"the model is quantized by {method!r}, and a file holds no layers of that kind; "
+            "give the model as it was before, or run it as it is"
+        )
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ValueError(
+            f"a {type(tokenizer).__name__} is no tokenizer of the package tokenizers, and a file holds no other; "
+            "convert it to a fast one"
+        )
+
+
 def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedModel:
     """The packed model with what `load_language_model` needs beside the weights."""
+    check_storable(model, tokenizer)
     config = {
         key: value
         for key, value in model.config.to_dict().items()
         if key != "quantization_config"
     }
     about = {
-        "config": json.loads(json.dumps(config, default=str)),
+        "config": _plain(config),
+        "generation_config": _plain(model.generation_config.to_diff_dict()),
         "tokenizer": json.dumps(
             json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")
         ),
@@ -130,6 +177,20 @@ def stored(packed: CompressedModel, model: Any, tokenizer: Any) -> CompressedMod
         recipe=packed.recipe,
         metadata={**packed.metadata, METADATA: about},
     )
+
+
+def _plain(settings: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(settings, default=str))
+
+
+def generation_of(metadata: Mapping[str, Any]) -> Any:
+    """How the model of a file goes on from texts, such as what ends them; None where the
+    file does not say.
+    """
+    about = metadata[METADATA].get("generation_config")
+    if not isinstance(about, dict):
+        return None
+    return _transformers().GenerationConfig.from_dict(about)
 
 
 def described(metadata: Mapping[str, Any], path: str | Path) -> tuple[Any, Any]:
@@ -167,6 +228,7 @@ def load_language_model(file: str | Path, **limits: Any) -> tuple[Any, Any]:
     model = _transformers().AutoModelForCausalLM.from_config(
         config, dtype=torch.float32
     )
+    model.generation_config = generation_of(opened.metadata) or model.generation_config
     if opened.metadata.get(BLOCKS):
         return load_state(joined(opened.read()), model).eval(), tokenizer
     return tersify.load(file, into=model, **limits).eval(), tokenizer

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tersify import codec
-from tersify.lab.language import described, language_model, load_language_model
+from tersify.lab.language import (
+    described,
+    generation_of,
+    language_model,
+    load_language_model,
+)
 from tersify.runtime import compile as compile_model
 from tersify.runtime.decode.architecture import UnknownModelError
 from tersify.runtime.decode.compile import from_tensors, say_torch_runs_it
@@ -45,6 +50,7 @@ def open_text_model(
         file = codec.open(path, **limits)
         config, tokenizer = described(file.metadata, path)
         try:
+            settings["generation"] = generation_of(file.metadata)
             return from_tensors(Joined(file), config, **settings), tokenizer
         except UnknownModelError as reason:
             say_torch_runs_it(reason)

@@ -20,6 +20,7 @@ ACTIVATIONS = {
 }
 # rotations that change with the length of the text
 LENGTHENING = ("dynamic", "longrope")  # or a name that holds one of these
+WINDOWED = ("qwen2", "qwen3", "smollm3")  # families whose layers may have windows
 
 
 class UnknownModelError(ValueError):
@@ -97,14 +98,17 @@ def _check_rotation(config: Any) -> None:
         )
 
 
-def _windows(config: Any) -> list[int]:
-    """How far each layer sees back; 0: to the first token."""
+def windows_of_layers(config: Any) -> list[int]:
+    """How far each layer sees back; 0: to the first token.
+
+    A configuration may carry settings that transformers ignores for its family.
+    """
     window = getattr(config, "sliding_window", None) or 0
+    if config.model_type == "mistral":
+        return [window] * config.num_hidden_layers
     kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        # Older configurations say it once for all layers.
-        used = getattr(config, "use_sliding_window", True)
-        return [window if used else 0] * config.num_hidden_layers
+    if config.model_type not in WINDOWED or kinds is None:
+        return [0] * config.num_hidden_layers
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
         raise UnknownModelError(f"layers of type {sorted(unknown)[0]!r} have no kernel")
@@ -122,10 +126,14 @@ def _llama(config: Any) -> Architecture:
     )
     # SmolLM3 leaves the rotation out in some layers; despite its name the list holds 1
     # where a layer rotates.
-    rotated = getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers
+    rotated = (
+        config.no_rope_layers
+        if config.model_type == "smollm3"
+        else [1] * config.num_hidden_layers
+    )
     normed, sub_normed = config.model_type == "qwen3", config.model_type == "bitnet"
     layers = []
-    for number, window in enumerate(_windows(config)):
+    for number, window in enumerate(windows_of_layers(config)):
         at = f"model.layers.{number}."
         layers.append(
             LayerNames(

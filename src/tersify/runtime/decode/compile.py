@@ -41,7 +41,7 @@ from tersify.tensor.model import check_names
 CACHES, PRECISIONS = ("fp32", "fp16"), ("fp32", "int8")
 # of the largest logit; numbers of 8 or 16 bits round either way
 TOLERANCE, ROUNDED_TOLERANCE = 2e-5, 5e-2
-CHECK_TOKENS = 24
+CHECK_TOKENS, LARGEST_CHECKED_WINDOW = 24, 512
 
 
 def is_language_model(model: nn.Module) -> bool:
@@ -134,6 +134,7 @@ def from_tensors(
     threads: int | None = None,
     context: int | None = None,
     cache: str = "fp32",
+    generation: Any = None,
 ) -> LanguageModel:
     """A decoder of weights by their names, such as an opened file: no module of them is
     ever built.
@@ -155,6 +156,7 @@ def from_tensors(
         model = importlib.import_module(
             "transformers"
         ).AutoModelForCausalLM.from_config(config)
+    model.generation_config = generation or model.generation_config
     # What the decoder does not ask for, such as a bias, would be left out of the sums.
     tied = (f"{architecture.head}.weight",) if architecture.tied else ()
     check_names(shapes_of(tensors), model, may_lack=tied)
@@ -217,7 +219,11 @@ def _check(made: LanguageModel, model: Any, *, cache: str) -> None:
     kernels round.
     """
     int8 = made.int8_layers()
-    count = min(CHECK_TOKENS, made.context)
+    # A text that is shorter than a window would not show it; a very long one would take
+    # too long.
+    windows = {layer.window for layer in made.architecture.layers}
+    seen = max((w for w in windows if w <= LARGEST_CHECKED_WINDOW), default=0)
+    count = min(seen + CHECK_TOKENS, made.context)
     ids = torch.randint(
         model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(0)
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tersify.runtime.after_fork import Lock, make_torch_safe
 from tersify.runtime.decode import hf_loop
+from tersify.runtime.decode.architecture import Architecture
 from tersify.runtime.decode.decoder import Decoder
 from tersify.runtime.decode.generating import say_torch_runs, with_loop
 from tersify.runtime.decode.sampling import Sampling
@@ -46,6 +47,10 @@ class LanguageModel(Streaming):
         return self._model.generation_config
 
     @property
+    def architecture(self) -> Architecture:
+        return self._decoder.network.architecture
+
+    @property
     def context(self) -> int:
         """The longest text, prompt and new tokens together."""
         return self._decoder.context
@@ -73,7 +78,7 @@ class LanguageModel(Streaming):
         the same mask gives them; zeros where the mask hides one.
         """
         self._check_unchanged()
-        a = self._decoder.network.architecture
+        a = self.architecture
         input_ids = hf_loop.tensor_of(input_ids)
         texts = hf_loop.prompts_of(input_ids, attention_mask, a.vocabulary)
         tokens = input_ids.shape[1]
@@ -152,7 +157,7 @@ class LanguageModel(Streaming):
 
     @property
     def _vocabulary(self) -> int:
-        return self._decoder.network.architecture.vocabulary
+        return self.architecture.vocabulary
 
     def _begin(
         self,
