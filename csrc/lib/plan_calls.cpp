@@ -48,10 +48,10 @@ class Builder {
     const int number = a.count(-1);
     return number < 0 ? -1 : known(number);
   }
-  std::vector<int> values(Arguments& a) const {
+  std::vector<int> values(Arguments& a, bool or_none = false) const {
     std::vector<int> found;
     for (const Json::Value& item : a.next().list("values")) found.push_back(known(item.whole("a value", 0, INT_MAX)));
-    if (found.empty()) bad_file("a list of values of the plan is empty");
+    if (found.empty() && !or_none) bad_file("a list of values of the plan is empty");
     return found;
   }
   int items(Arguments& a) const {
@@ -112,10 +112,13 @@ class Builder {
       const int in = value(a);
       return engine_.embedding(in, weight<EmbeddingWeights>(a));
     }
-    if (name == "recurrent") {
+    if (name == "recurrent" || name == "recurrent_from") {
       const int in = value(a);
       const auto weights = weight<RecurrentWeights>(a);
-      return engine_.recurrent(in, weights, a.flag());
+      const bool backwards = a.flag();
+      if (name == "recurrent") return engine_.recurrent(in, weights, backwards);
+      const std::vector<int> first = values(a, true);
+      return engine_.recurrent(in, weights, backwards, first, a.flag());
     }
     return other(name, a);
   }

@@ -83,6 +83,20 @@ class LastStep(nn.Module):
         return self.head(self.steps(x)[0][:, -1])
 
 
+class FromAState(nn.Module):
+    """Begins with a learned state and gives its last states and cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.LSTM(12, 16, num_layers=2, batch_first=True)
+        self.first = nn.Parameter(torch.randn(2, 1, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.first.expand(-1, len(x), -1).contiguous()
+        out, (hidden, cell) = self.steps(x, (state, torch.zeros_like(state)))
+        return torch.cat([out[:, 0], hidden[0], cell[0], cell[1]], 1)
+
+
 def bert() -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -121,6 +135,7 @@ SEQUENCES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "patches": (Patches, lambda: torch.randn(2, 3, 12, 12)),
     "bert": (bert, lambda: torch.randint(0, 40, (2, 9))),
     "lstm": (lambda: LastStep(nn.LSTM), lambda: torch.randn(2, 9, 12)),
+    "from_a_state": (FromAState, lambda: torch.randn(2, 9, 12)),
     "gru": (lambda: LastStep(nn.GRU), lambda: torch.randn(2, 9, 12)),
 }
 

@@ -215,8 +215,14 @@ def rare_layer(rng: random.Random, x: Tensor) -> Drawn | None:
         return None
     width = x.shape[-1]
     if x.ndim == 2:
-        cell = rng.choice([nn.GRUCell, nn.RNNCell])(width, 5)
-        return owned(repr(cell), cell)
+        cell = rng.choice([nn.LSTMCell, nn.GRUCell, nn.RNNCell])(width, 5)
+        last = isinstance(cell, nn.LSTMCell) and rng.random() < 0.5
+
+        def twice_on(m: nn.Module, v: Tensor) -> Tensor:
+            made = m(v, m(v))
+            return made if isinstance(made, Tensor) else made[last]
+
+        return Drawn(name=f"{cell!r} twice", run=twice_on, layer=cell)
     if x.ndim == 5:
         channels = x.shape[1]
         made = rng.choice(

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -236,7 +237,7 @@ def softmax(rng: random.Random, x: Tensor) -> Drawn | None:
 def recurrent(rng: random.Random, x: Tensor) -> Drawn | None:
     if x.ndim not in (2, 3):
         return None
-    layer = rng.choice([nn.LSTM, nn.GRU, nn.RNN])
+    layer = rng.choice([nn.LSTM, nn.LSTM, nn.GRU, nn.RNN])
     made = layer(
         x.shape[-1],
         rng.choice([1, 4, 7]),
@@ -245,7 +246,22 @@ def recurrent(rng: random.Random, x: Tensor) -> Drawn | None:
         batch_first=rng.random() < 0.7,
         bias=rng.random() < 0.8,
     )
-    return Drawn(name=repr(made), run=lambda m, v: m(v)[0], layer=made)
+    first = torch.randn(made.num_layers * (1 + made.bidirectional), 1, made.hidden_size)
+
+    def learned(m: nn.Module, v: Tensor) -> Tensor:
+        batch = v.shape[0 if m.batch_first else 1]
+        state = first.expand(-1, batch, -1).contiguous()
+        return m(v, (state, state * 0) if isinstance(m, nn.LSTM) else state)[0]
+
+    runs: dict[str, Callable[..., Tensor]] = {
+        "states": lambda m, v: m(v)[0],
+        "last state": lambda m, v: m(v)[1][0],
+        "last of all": lambda m, v: m(v)[1][-1],
+        "gone on": lambda m, v: m(v, m(v)[1])[0],
+        "from a learned state": learned,
+    }
+    name = rng.choice(["states", *runs] if x.ndim == 3 else ["states", "gone on"])
+    return Drawn(name=f"{made!r}, {name}", run=runs[name], layer=made)
 
 
 @kind

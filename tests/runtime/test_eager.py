@@ -55,6 +55,35 @@ def test_a_module_that_is_faster_than_its_calls_runs_itself():
     )
 
 
+class Sequence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(4, 6, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.usefixtures("module_wins")
+def test_a_recurrent_layer_of_many_items_runs_where_it_is_faster():
+    model = Sequence().eval()
+    few, many = torch.randn(2, 3, 4), torch.randn(20, 3, 4)
+    fast = compile(model, many, threads=1)
+    with torch.no_grad():
+        assert torch.equal(fast(many), model(many))
+        assert (fast(few) - model(few)).abs().max() < 1e-5
+    assert [bound.module is None for bound in bounds(fast)] == [False, True]
+
+
+@pytest.mark.usefixtures("calls_win")
+def test_a_recurrent_layer_of_many_items_stays_where_torch_is_no_faster():
+    model, x = Sequence().eval(), torch.randn(20, 3, 4)
+    fast = compile(model, x, threads=1)
+    assert bounds(fast)[0].module is None
+    with torch.no_grad():
+        assert (fast(x) - model(x)).abs().max() < 1e-5
+
+
 @pytest.mark.usefixtures("module_wins")
 def test_training_the_module_afterwards_does_not_reach_the_compiled_one():
     model, x = Cosine(), torch.randn(30, 40)

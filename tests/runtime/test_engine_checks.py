@@ -46,7 +46,10 @@ class Plan:
         self.dense = runtime.pack_conv_dense(
             self.space, random(4, 3, 3, 3), THREE, (8, 8)
         )
+        self.gates = self.engine.input(2, (1, 5, 16))
+        self.state = self.engine.input(2, (1, 1, 4))
         self.lstm = runtime.pack_recurrent(self.space, random(16, 4), False, [])
+        self.gru = runtime.pack_recurrent(self.space, random(12, 4), True, [0.0] * 12)
         self.embedding = runtime.pack_embedding(random(10, 4), [], [])
         self.plain = Epilogue()
 
@@ -221,6 +224,15 @@ REFUSALS = {
         p.image, [1.0] * 191, False
     ),
     "gates of a recurrent layer": lambda p: p.engine.recurrent(p.rows, p.lstm, False),
+    "a first state without its cell": lambda p: p.engine.recurrent_from(
+        p.gates, p.lstm, False, [p.state], False
+    ),
+    "a first state of another size": lambda p: p.engine.recurrent_from(
+        p.gates, p.lstm, False, [p.state, p.rows], False
+    ),
+    "the cell of a GRU": lambda p: p.engine.recurrent_from(
+        p.rows, p.gru, False, [], True
+    ),
     "a state's matrix that is no square of gates": lambda p: runtime.pack_recurrent(
         p.space, random(12, 4), False, []
     ),

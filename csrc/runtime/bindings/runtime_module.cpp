@@ -154,7 +154,15 @@ void bind_engine(nb::module_& m) {
           "attention", &attention, "values"_a, "sizes"_a, "scale"_a, "causal"_a, "tokens_first"_a, "mask"_a,
           "Sizes: heads, key heads, queries, keys, width, value width. Tokens first: of queries, keys, values, output. "
           "Mask: whether it has heads, has queries, is added.")
-      .def("recurrent", &Engine::recurrent, "value"_a, "weights"_a, "backwards"_a)
+      .def(
+          "recurrent",
+          [](Engine& e, int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards) {
+            return e.recurrent(in, std::move(weights), backwards);
+          },
+          "value"_a, "weights"_a, "backwards"_a)
+      .def("recurrent_from", &Engine::recurrent, "value"_a, "weights"_a, "backwards"_a, "first"_a, "keeps_cell"_a,
+           "First: values of the state and, of an LSTM, the cell that it begins with; none: zeros. A cell that is kept "
+           "stands behind the states.")
       .def("outputs", &Engine::outputs, "values"_a)
       .def(
           "shape",

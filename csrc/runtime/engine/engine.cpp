@@ -57,8 +57,12 @@ void Engine::plan() {
   plans->count = 0;
   for (const Value& value : values_) plans->count = std::gcd(plans->count, value.items);
   double least = 0;
-  const int limit = std::min(kMaxPortion, std::max(1, plans->count / (kPortionsPerThread * threads)));
-  for (int size = 1; size <= limit && plans->count >= threads; size *= 2) {
+  const int share = plans->count / (threads > 1 ? kPortionsPerThread * threads : 1);  // one thread waits for no other
+  const int limit = std::min(kMaxPortion, std::max(1, share));
+  std::vector<int> sizes;
+  for (int size = 1; size <= limit && plans->count >= threads; size *= 2) sizes.push_back(size);
+  if (threads == 1 && limit == plans->count) sizes.push_back(limit);
+  for (int size : sizes) {
     auto schedule = std::make_unique<Schedule>(*this, size, plans->count, 1);
     const double cost = schedule->cost() / size;
     if (plans->size && cost >= least) continue;

@@ -169,9 +169,11 @@ class Engine {
   int move(int in, Shape shape, Move move);
   // Queries, keys, values and perhaps a mask.
   int attention(const std::vector<int>& inputs, const Attention& attention);
-  // From what the input makes of all gates at every step, [steps][gates × size], the states [steps][size]; the first
-  // state is zero. A GRU's gates come without what the state adds to them.
-  int recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards);
+  // From what the input makes of all gates at every step, [steps][gates × size], the states [steps][size]. A GRU's gates
+  // come without what the state adds to them. `first`: the state, and of an LSTM the cell, that it begins with; none:
+  // zeros. `keeps_cell`: the last cell of an LSTM stands behind the states.
+  int recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards,
+                const std::vector<int>& first = {}, bool keeps_cell = false);
   void outputs(const std::vector<int>& values);
 
   // Nothing can be added from now on.

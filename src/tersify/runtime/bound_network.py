@@ -146,23 +146,22 @@ class Bound:
 
     @property
     def may_be_the_module(self) -> bool:
-        """Some calls are torch's, and none of them changes anything or draws a random
-        number.
-        """
+        """Torch may be faster, and no call changes anything or draws a random number."""
         # Both ways are timed by calling them several times, so a call must leave no
         # trace.
         still = (
             not self.graph.written and not self.graph.state and not self.graph.random
         )
-        return still and not self.depends_on_strides and self.network.calls_torch
+        return still and not self.depends_on_strides and self.network.may_lose
 
     def only_segment(self) -> Segment | None:
         """Where the whole network is one C++ call of floats with one result, however
         they are laid out.
         """
-        # The C++ call bypasses everything that `run_flat` does: writing back inputs and
-        # state, and looking at strides.
+        # The C++ call bypasses everything that `run_flat` does, writing back inputs and
+        # state and looking at strides, and the choice of the module instead.
         simple = self._plain and not self.graph.state and not self.depends_on_strides
+        simple = simple and not self.may_be_the_module
         segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
 

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.engine import Kernels, Segment
+from tersify.runtime.ops import Recurrent
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.reference import run_node, run_reference
 from tersify.runtime.torch_stage import TorchStage
+
+# of a recurrent layer: torch takes all of them through a step in one product
+MANY_ITEMS = 8
 
 
 class Network:
@@ -62,6 +66,17 @@ class Network:
         return not self._in_plain_torch and any(
             isinstance(stage, TorchStage) for stage in self.stages
         )
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether torch may be faster: what it computes itself here is faster in its own
+        module at times, and so is a recurrent layer of many items.
+        """
+        many = any(
+            isinstance(node.op, Recurrent) and node.op.sizes(node)[0] >= MANY_ITEMS
+            for node in self.plan.nodes
+        )
+        return self.calls_torch or (many and not self._in_plain_torch)
 
     def only_segment(self) -> Segment | None:
         """The segment that is the whole network, if it is one: no values need to be

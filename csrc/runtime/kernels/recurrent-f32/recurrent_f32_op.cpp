@@ -9,55 +9,108 @@
 namespace tersify {
 namespace {
 
+constexpr int kMostTogether = 64;  // items of a task: their states stay near
+
 int gates_of(Cell cell) { return cell == Cell::Lstm ? 4 : 3; }
 
-// Scratch of one item: the state and the cell, each padded, and the gates.
+// As many numbers, and a vector more: items that lie a power of two apart would share few places of a cache.
+size_t apart(int numbers) { return AlignedBytes::rounded(size_t(numbers) * sizeof(float)) / sizeof(float) + 16; }
+
+// What an item needs while it runs: its state and its cell, each padded, and its gates.
 struct Scratch {
-  float *state, *cell, *gates;
+  Scratch(const StateMatrix& m, int items, char* bytes)
+      : width(apart(m.padded_features())),
+        rows(apart(m.rows())),
+        states(reinterpret_cast<float*>(bytes)),
+        cells(states + items * width),
+        gates(cells + items * width) {}
+  size_t bytes(int items) const { return items * (2 * width + rows) * sizeof(float); }
+
+  const size_t width, rows;
+  float *const states, *const cells, *const gates;
 };
 
-size_t padded_bytes(const StateMatrix& m) { return AlignedBytes::rounded(size_t(m.padded_features()) * sizeof(float)); }
+// One layer in one direction, for a range of items.
+struct RecurrentRun {
+  const Kernels* k;
+  std::shared_ptr<const RecurrentWeights> weights;
+  bool backwards, keeps_cell;
+  int steps;
 
-Scratch scratch_of(const StateMatrix& m, char* bytes) {
-  const size_t one = padded_bytes(m);
-  return {reinterpret_cast<float*>(bytes), reinterpret_cast<float*>(bytes + one),
-          reinterpret_cast<float*>(bytes + 2 * one)};
-}
+  // first: the states and cells that the items begin with, of all of them; null: zeros.
+  void run(const float* given, const float* first[2], float* out, int begin, int items, char* bytes) const {
+    const StateMatrix& matrix = weights->matrix;
+    const int size = matrix.features(), rows = matrix.rows();
+    const size_t kept = size_t(steps + keeps_cell) * size;
+    const Scratch own(matrix, items, bytes);
+    std::memset(bytes, 0, own.bytes(items));
+    for (int i = 0; i < items; ++i) {
+      if (first[0]) std::memcpy(own.states + i * own.width, first[0] + size_t(begin + i) * size, size * sizeof(float));
+      if (first[1]) std::memcpy(own.cells + i * own.width, first[1] + size_t(begin + i) * size, size * sizeof(float));
+    }
+    const bool lstm = weights->cell == Cell::Lstm;
+    for (int step = 0; step < steps; ++step) {
+      const int at = backwards ? steps - 1 - step : step;
+      const float* x = given + (size_t(begin) * steps + at) * rows;
+      StateTask task{};
+      task.state = own.states;
+      task.start = lstm ? x : weights->bias.data();
+      task.out = own.gates;
+      task.items = items;
+      task.state_stride = own.width;
+      task.start_stride = lstm ? size_t(steps) * rows : 0;
+      task.out_stride = own.rows;
+      matrix.multiply(*k, task);
+      for (int i = 0; i < items; ++i) {
+        float *state = own.states + i * own.width, *cell = own.cells + i * own.width, *gates = own.gates + i * own.rows;
+        lstm ? k->lstm_cell(gates, size, cell, state) : k->gru_cell(x + size_t(i) * steps * rows, gates, size, state);
+        std::memcpy(out + (begin + i) * kept + size_t(at) * size, state, size * sizeof(float));
+      }
+    }
+    for (int i = 0; keeps_cell && i < items; ++i)
+      std::memcpy(out + (begin + i) * kept + size_t(steps) * size, own.cells + i * own.width, size * sizeof(float));
+  }
+};
 
 }  // namespace
 
-int Engine::recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards) {
+int Engine::recurrent(int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards,
+                      const std::vector<int>& first, bool keeps_cell) {
   use(weights, "recurrent layer");
+  const bool lstm = weights->cell == Cell::Lstm;
   const int size = weights->matrix.features(), rows = weights->matrix.rows(), steps = vectors_of(in, rows);
-  return add({in}, checked_shape(1, steps, size), [=](Schedule& s, const Op& op) {
-    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
-    const Kernels* k = &s.kernels();
-    const StateMatrix* matrix = &weights->matrix;
-    Step step(matrix->kernel_name());
-    step.tasks = s.items(in);
-    step.reads = {source};
+  if (!first.empty() && first.size() != (lstm ? 2u : 1u))
+    throw std::invalid_argument("a recurrent layer begins with a state and, if it is an LSTM, a cell, or with zeros");
+  for (int value : first)
+    if (at(value).items != at(in).items || at(value).shape.numel() != size)
+      throw std::invalid_argument("a first state has " + std::to_string(size) + " numbers for each of " +
+                                  std::to_string(at(in).items) + " items, got " + std::to_string(at(value).items) +
+                                  " × " + to_string(at(value).shape));
+  if (keeps_cell && !lstm) throw std::invalid_argument("a GRU has no cell to keep");
+  std::vector<int> inputs{in};
+  inputs.insert(inputs.end(), first.begin(), first.end());
+  return add(inputs, checked_shape(1, int64_t(steps) + keeps_cell, size), [=](Schedule& s, const Op& op) {
+    std::vector<int> from;
+    for (int value : op.inputs) from.push_back(s.buffer_of(value, {}));
+    const int target = s.new_buffer_for(op.output, {}), items = s.items(in);
+    const int tasks = std::max((items + kMostTogether - 1) / kMostTogether, std::min(items, s.threads()));
+    const RecurrentRun layer{&s.kernels(), weights, backwards, keeps_cell, steps};
+    Step step(weights->matrix.kernel_name());
+    step.tasks = tasks;
+    step.reads = from;
     step.writes = {target};
-    step.scratch_bytes = 2 * padded_bytes(*matrix) + AlignedBytes::rounded(size_t(rows) * sizeof(float));
-    step.run = [=](char* const* b, int item, char* bytes) {
-      const Scratch own = scratch_of(*matrix, bytes);
-      std::memset(bytes, 0, 2 * padded_bytes(*matrix));
-      const float* given = reinterpret_cast<const float*>(b[source]) + size_t(item) * steps * rows;
-      float* out = reinterpret_cast<float*>(b[target]) + size_t(item) * steps * size;
-      for (int i = 0; i < steps; ++i) {
-        const int at = backwards ? steps - 1 - i : i;
-        const float* x = given + size_t(at) * rows;
-        if (weights->cell == Cell::Lstm) {
-          matrix->multiply(*k, own.state, x, own.gates);
-          k->lstm_cell(own.gates, size, own.cell, own.state);
-        } else {
-          matrix->multiply(*k, own.state, weights->bias.data(), own.gates);
-          k->gru_cell(x, own.gates, size, own.state);
-        }
-        std::memcpy(out + size_t(at) * size, own.state, size_t(size) * sizeof(float));
-      }
+    const int most = (items + tasks - 1) / tasks;
+    step.scratch_bytes = Scratch(weights->matrix, most, nullptr).bytes(most);
+    step.run = [=](char* const* b, int task, char* bytes) {
+      const auto floats = [&](size_t input) {
+        return input < from.size() ? reinterpret_cast<const float*>(b[from[input]]) : nullptr;
+      };
+      const float* begins[2] = {floats(1), floats(2)};
+      const int begin = int(int64_t(items) * task / tasks), end = int(int64_t(items) * (task + 1) / tasks);
+      layer.run(floats(0), begins, reinterpret_cast<float*>(b[target]), begin, end - begin, bytes);
     };
     s.add(std::move(step));
-    s.add_cost(double(s.items(in)) * steps * rows * size / s.lanes());
+    s.add_cost(steps * weights->matrix.cost(items) / s.lanes());
   });
 }
 

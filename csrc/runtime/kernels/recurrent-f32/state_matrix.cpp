@@ -7,6 +7,9 @@ namespace {
 
 // A picked entry costs about what three weights of a dense block cost, and lanes wait for the longest of sixteen rows.
 constexpr double kPickedCost = 3.0;
+// Measured, in products: a weight is read for every few items, and from beyond the second-level cache once.
+constexpr double kRead = 4.0, kReadFar = 12.0, kNearBytes = 2 << 20;
+constexpr int kTogether = 8;
 
 }  // namespace
 
@@ -49,17 +52,20 @@ void StateMatrix::lay(const float* weight) {
         dense_.push_back(r < rows_ ? weight[size_t(r) * features_ + f] : 0.0f);
 }
 
-void StateMatrix::multiply(const Kernels& k, const float* state, const float* start, float* out) const {
-  const StateTask t{.state = state,
-                    .start = start,
-                    .out = out,
-                    .rows = rows_,
-                    .features = features_,
-                    .dense = dense_.empty() ? nullptr : dense_.data(),
-                    .counts = counts_.data(),
-                    .indices = indices_.data(),
-                    .values = values_.data()};
+void StateMatrix::multiply(const Kernels& k, StateTask t) const {
+  t.rows = rows_;
+  t.features = features_;
+  t.dense = dense_.data();
+  t.counts = counts_.data();
+  t.indices = indices_.data();
+  t.values = values_.data();
   dense_.empty() ? k.state_picks(t) : k.state_rows(t);
+}
+
+double StateMatrix::cost(int items) const {
+  if (dense_.empty()) return double(indices_.size()) * kPickedCost * items;
+  const double far = double(resident_bytes()) > kNearBytes ? kReadFar : 0.0;
+  return double(dense_.size()) * (items + (items + kTogether - 1) / kTogether * kRead + far);
 }
 
 size_t StateMatrix::resident_bytes() const {

@@ -15,8 +15,9 @@ class StateMatrix {
   int rows() const { return rows_; }
   int features() const { return features_; }
   int padded_features() const { return (features_ + kPickedWindow - 1) / kPickedWindow * kPickedWindow; }
-  // out = start + matrix · state; `state` has padded_features() numbers.
-  void multiply(const Kernels& kernels, const float* state, const float* start, float* out) const;
+  // out = start + matrix · state; what the task says of the matrix is filled in. A state has padded_features() numbers.
+  void multiply(const Kernels& kernels, StateTask task) const;
+  double cost(int items) const;  // of one step of items that run together, in products
   const char* kernel_name() const { return dense_.empty() ? "recurrent, picked" : "recurrent, dense"; }
   size_t resident_bytes() const;
 

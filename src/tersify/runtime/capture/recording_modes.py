@@ -42,6 +42,8 @@ WHOLE: dict[Any, Any] = {
     torch.einsum: torch.einsum,
     torch.lstm: torch.lstm,
     torch.gru: torch.gru,
+    torch.lstm_cell: torch.lstm_cell,
+    torch.gru_cell: torch.gru_cell,
     torch.rnn_tanh: torch.rnn_tanh,
     torch.rnn_relu: torch.rnn_relu,
     F.one_hot: F.one_hot,  # torch looks whether the classes fit

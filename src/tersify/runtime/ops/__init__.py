@@ -2,6 +2,7 @@
 emitted.
 """
 
+from tersify.runtime.ops import recurrent_calls as recurrent_calls  # registers
 from tersify.runtime.ops.attention import Attention
 from tersify.runtime.ops.base import LOWERINGS, CannotLower, Context, Op
 from tersify.runtime.ops.constant import WithConstant

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from tersify.runtime.capture.values import Call, Ref
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.base import Op, float64
 from tersify.runtime.ops.linear import Linear, LinearKernel
 from tersify.runtime.weights import DENSE_FROM, Weight
 
@@ -43,19 +42,46 @@ class Direction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recurrent(Op):
-    """Layers one above the other, each of one or two directions. `final`: the last
-    states are made, too.
+    """Layers one above the other, each of one or two directions.
+
+    `first`: of the state, and of an LSTM the cell, what they begin with, [layers ·
+    directions, size]; None where an input holds it, and nothing at all where all begin
+    with zeros. `wanted`: which of the results behind the first are made. `one_step`: it
+    is a cell, whose values have no axis for the steps or the layers.
     """
 
     kind: ClassVar[str] = "recurrent"
     gru: bool
     layers: tuple[tuple[Direction, ...], ...]
     batch_first: bool
-    final: bool
+    first: tuple[Tensor | None, ...] = ()
+    wanted: tuple[bool, ...] = ()
+    one_step: bool = False
 
     @property
     def size(self) -> int:
         return int(self.layers[0][0].own.shape[1])
+
+    @property
+    def keeps_state(self) -> bool:
+        return not self.one_step and self.wanted[0]
+
+    @property
+    def keeps_cell(self) -> bool:
+        """The last result of an LSTM is its cell."""
+        return not self.gru and self.wanted[-1]
+
+    @property
+    def runs(self) -> int:
+        """How many directions there are in all layers."""
+        return len(self.layers) * len(self.layers[0])
+
+    def sizes(self, node: Node) -> tuple[int, int]:
+        """How many items and steps the node's value has."""
+        if self.one_step:
+            return node.shape[0], 1
+        batch, steps = node.shape[:2] if self.batch_first else node.shape[1::-1]
+        return batch, steps
 
     def reference(
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
@@ -65,75 +91,122 @@ class Recurrent(Op):
         weights = [
             t.to(x.dtype) for layer in self.layers for one in layer for t in one.dense
         ]
-        # Two matrices and two biases per direction.
-        biased = len(weights) == 4 * len(self.layers) * directions
-        zeros = x.new_zeros(
-            len(self.layers) * directions,
-            x.shape[0 if self.batch_first else 1],
-            self.size,
-        )
-        both = directions == 2
-        made: tuple[Tensor, ...]
-        if self.gru:
-            made = torch.gru(
-                x,
-                zeros,
-                weights,
-                biased,
-                len(self.layers),
-                0.0,
-                False,
-                both,
-                self.batch_first,
-            )
+        states = self._first_states(sources, self.sizes(node)[0])
+        made: Any
+        if self.one_step and self.gru:
+            made = torch.gru_cell(x, states[0], *weights)
+        elif self.one_step:
+            made = torch.lstm_cell(x, states, *weights)
         else:
-            made = torch.lstm(
+            layer: Any = torch.gru if self.gru else torch.lstm
+            made = layer(
                 x,
-                [zeros, zeros],
+                states[0] if self.gru else states,
                 weights,
-                biased,
+                # Two matrices and two biases per direction.
+                len(weights) == 4 * len(self.layers) * directions,
                 len(self.layers),
                 0.0,
                 False,
-                both,
+                directions == 2,
                 self.batch_first,
             )
-        return tuple(t.contiguous() for t in made)
+        both = (made,) if isinstance(made, Tensor) else made
+        return tuple(t.contiguous() for t in both)
+
+    def _first_states(self, sources: Sequence[Tensor], batch: int) -> list[Tensor]:
+        """As torch takes them."""
+        x, given = sources[0], iter(sources[1:])
+        zeros = (x.new_zeros(self.runs, self.size),) * (1 if self.gru else 2)
+        found = []
+        for constant in self.first or zeros:
+            if constant is None:
+                found.append(next(given))
+                continue
+            state = constant.to(x.dtype).unsqueeze(1).expand(-1, batch, -1).contiguous()
+            found.append(state[0] if self.one_step else state)
+        return found
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         engine = emitter.engine
-        batch, steps = (
-            node.shape[:2] if self.batch_first else (node.shape[1], node.shape[0])
+        batch, steps = self.sizes(node)
+        features = self.layers[0][0].given.shape[1]
+        value = (
+            engine.view(emitter.source(node), batch, (1, steps, features))
+            if self.batch_first or self.one_step
+            else _swapped(engine, emitter.source(node), (steps, batch, features))
         )
-        value = emitter.source(node)
-        if not self.batch_first:
-            features = self.layers[0][0].given.shape[1]
-            value = _swapped(engine, value, (steps, batch, features))
-        last = []
+        firsts = iter(self._emit_first(emitter, node, value, batch))
+        last: list[int] = []
+        cells: list[int] = []
         for layer in self.layers:
             made = []
             # The second direction reads the sequence from its end, so its last state
             # belongs to step 0.
             for backwards, one in enumerate(layer):
-                made.append(
-                    self._emit_direction(
-                        emitter, node, value, one, (batch, steps), bool(backwards)
-                    )
+                how = (bool(backwards), next(firsts, []))
+                run = self._emit_direction(
+                    emitter, node, value, one, (batch, steps), how
                 )
-                last.append((made[-1], 0 if backwards else steps - 1))
+                if self.keeps_state:
+                    place = 0 if backwards else steps - 1
+                    last.append(self._step(engine, run, place))
+                # The cell stands behind the states.
+                if self.keeps_cell:
+                    cells.append(self._step(engine, run, steps))
+                    count = steps * self.size
+                    axes = [(count, 0, count, 1)]
+                    run = engine.move(run, (1, steps, self.size), axes, 0, 0.0)
+                made.append(run)
             value = (
                 made[0]
                 if len(made) == 1
                 else self._side_by_side(engine, made, batch, steps)
             )
-        if self.final:
-            self._emit_final(emitter, node, last, batch)
+        finals = [cells] if self.one_step else [last, cells]
+        for values, name in zip(finals, node.more, strict=False):
+            if values:
+                self._emit_final(emitter, node, name, values, batch)
         width = self.size * len(self.layers[0])
         return (
             value
-            if self.batch_first
+            if self.batch_first or self.one_step
             else _swapped(engine, value, (batch, steps, width))
         )
+
+    def _emit_first(
+        self, emitter: Emitter, node: Node, value: int, batch: int
+    ) -> list[list[int]]:
+        """Of every direction the first state and, of an LSTM, the first cell; `value`
+        has as many items as they.
+        """
+        engine, size = emitter.engine, self.size
+        made: list[list[int]] = [[] for _ in range(self.runs)] if self.first else []
+        given = 0
+        for constant in self.first:
+            given += constant is None
+            for number, values in enumerate(made):
+                if constant is not None:
+                    # Zeros of the right size, to which the constant is added.
+                    zeros = engine.move(value, (1, 1, size), [(size, 0, 0, 1)], 0, 0.0)
+                    values.append(
+                        engine.with_constant(zeros, constant[number].tolist(), False)
+                    )
+                    continue
+                state = emitter.source(node, given)
+                if self.runs > 1:
+                    count = batch * size
+                    whole = engine.view(state, 1, (1, 1, self.runs * count))
+                    axes = [(count, 0, count, 1)]
+                    state = engine.move(whole, (1, 1, count), axes, number * count, 0.0)
+                values.append(engine.view(state, batch, (1, 1, size)))
+        return made
+
+    def _step(self, engine: Any, run: int, place: int) -> int:
+        """One step of each item."""
+        size = self.size
+        axes = [(size, 0, size, 1)]
+        return int(engine.move(run, (1, 1, size), axes, place * size, 0.0))
 
     def _emit_direction(
         self,
@@ -142,10 +215,11 @@ class Recurrent(Op):
         value: int,
         one: Direction,
         sizes: tuple[int, int],
-        backwards: bool,
+        how: tuple[bool, list[int]],
     ) -> int:
         engine, module = emitter.engine, emitter.module
         batch, steps = sizes
+        backwards, first = how
         # The input's part of all gates needs no state, so all steps are one product:
         # [steps, features] times [gates · size, features]ᵀ.
         rows, features = one.given.shape
@@ -174,7 +248,13 @@ class Recurrent(Op):
                 emitter.workspace, _values(one.own).contiguous(), self.gru, bias
             ),
         )
-        return int(engine.recurrent(gates, matrix, backwards))
+        made = (
+            engine.recurrent_from(gates, matrix, backwards, first, self.keeps_cell)
+            if first or self.keeps_cell
+            else engine.recurrent(gates, matrix, backwards)
+        )
+        emitter.belongs_to(node, made)
+        return int(made)
 
     def _start(self, one: Direction) -> Epilogue:
         """What the input's gates begin with: of an LSTM both biases."""
@@ -198,21 +278,13 @@ class Recurrent(Op):
         )
 
     def _emit_final(
-        self, emitter: Emitter, node: Node, last: list[tuple[int, int]], batch: int
+        self, emitter: Emitter, node: Node, name: str, last: list[int], batch: int
     ) -> None:
-        """The last state of every layer and direction: [layers · directions, batch,
-        size].
-        """
-        engine, size = emitter.engine, self.size
-        # Step `place` of each item, `size` numbers from there on.
-        states = [
-            engine.move(value, (1, 1, size), [(size, 0, size, 1)], place * size, 0.0)
-            for value, place in last
-        ]
-        whole = [engine.view(state, 1, (batch * size, 1, 1)) for state in states]
+        """What every layer and direction ends with: [layers · directions, batch, size]."""
+        engine = emitter.engine
+        whole = [engine.view(state, 1, (batch * self.size, 1, 1)) for state in last]
         value = whole[0] if len(whole) == 1 else engine.concatenate(whole)
-        name, shape = next(iter(node.more.items()))
-        emitter.also(node, name, value, shape.shape)
+        emitter.also(node, name, value, node.more[name].shape)
 
     def describe(self, inputs: tuple[str, ...]) -> list[str]:
         zeros = [100 * (1 - one.own.density) for layer in self.layers for one in layer]
@@ -249,66 +321,4 @@ def _values(weight: Weight) -> Tensor:
     factors = weight.factors
     return (
         factors if weight.row_scale is None else factors * weight.row_scale.unsqueeze(1)
-    )
-
-
-@lowers(torch.lstm, torch.gru)
-def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
-    source, states, weights, biased, layers, both, batch_first = _arguments(call)
-    context.floats(source, rank=3)
-    gru = call.target is torch.gru
-    # An LSTM has a hidden and a cell state.
-    for state in [states] if gru else states:
-        if bool(context.constant(state, "first state").any()):
-            raise CannotLower("its first state is not zero")
-    # The kernel makes the sequence and the last hidden state, not the cell's.
-    context.unread(call.results[2:])
-    # A direction has weights for its input and for its state, and a bias for each.
-    size = 4 if biased else 2
-    per_layer = 2 if both else 1
-    if len(weights) != size * layers * per_layer:
-        raise CannotLower("projections have no kernel")
-    directions = [
-        _direction(context, weights[i : i + size]) for i in range(0, len(weights), size)
-    ]
-    op = Recurrent(
-        gru=gru,
-        layers=tuple(
-            tuple(directions[i : i + per_layer])
-            for i in range(0, len(directions), per_layer)
-        ),
-        batch_first=bool(batch_first),
-        final=context.is_read(call.results[1]),
-    )
-    return op, (source.name,)
-
-
-def _arguments(call: Call) -> tuple[Ref, Any, Any, Any, Any, Any, Any]:
-    """Source, states, weights, whether there are biases, layers, whether it goes both
-    ways, and whether the batch comes first: of torch's form for whole batches, which has
-    nine arguments. That for packed sequences has others.
-    """
-    refusal = CannotLower("only whole batches of equal lengths have a kernel")
-    if len(call.args) != 9 or call.kwargs:
-        raise refusal
-    source, states, weights, biased, layers, dropout, train, both, batch_first = (
-        call.args
-    )
-    if not isinstance(source, Ref) or not isinstance(weights, (list, tuple)):
-        raise refusal
-    # Dropout between layers only acts in training.
-    if train and dropout:
-        raise refusal
-    return source, states, weights, biased, layers, both, batch_first
-
-
-def _direction(context: Context, weights: Sequence[Any]) -> Direction:
-    # torch lists a direction's tensors as W_ih, W_hh, b_ih, b_hh.
-    given, own = (context.weight(weight) for weight in weights[:2])
-    bias = [context.constant(one, "bias") for one in weights[2:]]
-    return Direction(
-        given=given,
-        own=own,
-        given_bias=bias[0] if bias else None,
-        own_bias=bias[1] if bias else None,
     )

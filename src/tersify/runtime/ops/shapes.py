@@ -68,6 +68,15 @@ def _lower_view(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     return View(), (source.name,)
 
 
+@lowers(*existing(aten.copy, "default"))
+def _lower_copy(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    """What is written over all of a tensor."""
+    source, made = call.args[1], context.graph.values[call.results[0]]
+    if context.floats(source) != made.shape or made.dtype != torch.float32:
+        raise CannotLower("it writes numbers of another shape or type")
+    return View(), (source.name,)
+
+
 @lowers(aten.cat.default)
 def _lower_concat(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()

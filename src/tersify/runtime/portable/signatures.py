@@ -39,6 +39,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "move": ("value", "shape", "axes", "count", "number"),
     "attention": ("values", "counts6", "number", "flag", "flags4", "flags3"),
     "recurrent": ("value", "weight", "flag"),
+    "recurrent_from": ("value", "weight", "flag", "values", "flag"),
     "outputs": ("values",),
 }
 MAKES_NOTHING = frozenset({"quantize", "outputs"})
