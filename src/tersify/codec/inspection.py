@@ -67,15 +67,27 @@ def inspect(
     }
 
 
+LONGEST_TEXT = 300  # that is shown
+
+
 def _short(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Of a graph, how many operations it has."""
+    """Of a graph, how many operations it has; of a long text, such as a tokenizer, how
+    long it is.
+    """
     graph = metadata.get(GRAPH)
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
-    return (
-        metadata | {GRAPH: {"operations": len(nodes)}}
-        if isinstance(nodes, list)
-        else metadata
-    )
+    if isinstance(nodes, list):
+        metadata = metadata | {GRAPH: {"operations": len(nodes)}}
+    shown: dict[str, Any] = _without_long_texts(metadata)
+    return shown
+
+
+def _without_long_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_long_texts(each) for key, each in value.items()}
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{len(value):,} characters"
+    return value
 
 
 def _groups(file: TerseFile) -> list[dict[str, Any]]:
