@@ -67,27 +67,18 @@ def inspect(
     }
 
 
-LONGEST_TEXT = 300  # that is shown
-
-
 def _short(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Of a graph, how many operations it has; of a long text, such as a tokenizer, how
-    long it is.
-    """
+    """Of a graph, how many operations it has; of a tokenizer, how long it is."""
     graph = metadata.get(GRAPH)
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
     if isinstance(nodes, list):
         metadata = metadata | {GRAPH: {"operations": len(nodes)}}
-    shown: dict[str, Any] = _without_long_texts(metadata)
-    return shown
-
-
-def _without_long_texts(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_long_texts(each) for key, each in value.items()}
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{len(value):,} characters"
-    return value
+    about = metadata.get("language_model")
+    if isinstance(about, dict):
+        length = len(str(about.get("tokenizer")))
+        short = about | {"tokenizer": f"{length:,} characters"}
+        metadata = metadata | {"language_model": short}
+    return metadata
 
 
 def _groups(file: TerseFile) -> list[dict[str, Any]]:

@@ -103,8 +103,7 @@ class LanguageModel(Streaming):
         its criteria to stop.
         """
         make_torch_safe()
-        if input_ids is None:
-            input_ids = arguments.pop("inputs", None)
+        input_ids = arguments.pop("inputs", input_ids)
         if input_ids is None or arguments.get("inputs_embeds") is not None:
             self._check_unchanged()
             say_torch_runs(
