@@ -220,7 +220,9 @@ def main() -> None:
         default=Path(tempfile.gettempdir()),
         help="where llama.cpp's files and ours lie",
     )
-    parser.add_argument("--only", nargs="*", default=list(SECTIONS))
+    parser.add_argument(
+        "--only", nargs="*", default=list(SECTIONS), choices=list(SECTIONS)
+    )
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument(
         "--memory", action="store_true", help="bytes of ours alone, no speeds"

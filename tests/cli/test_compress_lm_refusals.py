@@ -129,3 +129,15 @@ def test_a_file_keeps_what_ends_a_text(folder, tmp_path):  # noqa: F811
     for net, tokenizer in opened:
         assert ends_of(net, tokenizer) == [2, 0]
         assert net.generation_config.repetition_penalty == 1.3
+
+
+def test_inspect_does_not_print_the_tokenizer(folder, tmp_path):  # noqa: F811
+    import tersify
+    from tersify.codec.inspection import inspect
+
+    model, tokenizer = language.language_model(folder)
+    packed = language.stored(tersify.pack(model), model, tokenizer)
+    tersify.save(packed, tmp_path / "m.terse")
+    shown = inspect(tmp_path / "m.terse")["metadata"][language.METADATA]
+    assert shown["tokenizer"].endswith(" characters")
+    assert shown["config"]["hidden_size"] == 32

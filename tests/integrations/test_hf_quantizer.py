@@ -306,3 +306,12 @@ def test_what_it_says_about_training_is_true(folder):
     assert quantizer.is_trainable
     assert not quantizer.is_qat_trainable
     assert quantizer.is_serializable()
+
+
+def test_a_folder_that_is_cut_off_is_one_sentence(folder, tmp_path):
+    small = tmp_path / "small"
+    loaded(folder, quantization_config=TersifyConfig("lut-4")).save_pretrained(small)
+    file = small / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="is damaged or cut off: "):
+        loaded(small)

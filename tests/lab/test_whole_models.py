@@ -130,8 +130,8 @@ def refused(capsys, *command):
             "sets rope.scaling.type to 'yarn', which transformers does not read",
         ),
         ({"settings": {"llama.attention.head_count": 3}}, "holds no causal model: "),
-        ({"without": ["tokenizer.ggml.merges"]}, "holds no tokenizer: it lacks"),
-        ({"without": ["tokenizer.ggml.tokens"]}, "holds no tokenizer: it lacks"),
+        ({"without": ["tokenizer.ggml.merges"]}, "holds no tokenizer: KeyError: "),
+        ({"without": ["tokenizer.ggml.tokens"]}, "holds no tokenizer: KeyError: "),
     ],
 )
 def test_a_gguf_file_that_is_not_the_whole_model_is_refused(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,7 +96,7 @@ def compress_lm(
     from tersify.lab import language
     from tersify.lab.trainer.loop_parts import pick_device
 
-    _check_out(out, model, *calibrate, *([] if measure is None else [measure]))
+    _check_out(out, model, *calibrate, *filter(None, [measure]))
     check_free(model, out, overwrite)
     if bits is not None and most_bytes is not None:
         raise ValueError("give --bits or --bytes, one of them")
@@ -180,14 +179,10 @@ def _check_out(out: Path, model: Path, *read: Path) -> None:
     """Whether the file can be written, before hours of work; nothing that is read is
     lost.
     """
-    ours = [path.resolve() for path in read]
-    if model.is_dir() and out.suffix != ".terse":
-        ours += [path.resolve() for path in model.iterdir()]
-    if out.resolve() in ours:
+    ours = {path.resolve() for path in (*read, *model.glob("*"))}
+    if out.resolve() in ours and out.suffix != ".terse":
         raise ValueError(f"--out {out} is read by this command; give it another name")
     out.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"nothing can be written in {out.parent}; give another --out")
 
 
 def _tell_dense(packed: CompressedModel) -> None:

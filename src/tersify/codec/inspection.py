@@ -68,14 +68,17 @@ def inspect(
 
 
 def _short(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Of a graph, how many operations it has."""
+    """Of a graph, how many operations it has; of a tokenizer, how long it is."""
     graph = metadata.get(GRAPH)
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
-    return (
-        metadata | {GRAPH: {"operations": len(nodes)}}
-        if isinstance(nodes, list)
-        else metadata
-    )
+    if isinstance(nodes, list):
+        metadata = metadata | {GRAPH: {"operations": len(nodes)}}
+    about = metadata.get("language_model")
+    if isinstance(about, dict):
+        length = len(str(about.get("tokenizer")))
+        short = about | {"tokenizer": f"{length:,} characters"}
+        metadata = metadata | {"language_model": short}
+    return metadata
 
 
 def _groups(file: TerseFile) -> list[dict[str, Any]]:

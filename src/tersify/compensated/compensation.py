@@ -122,10 +122,11 @@ def _digests(
     batches: Calibration, frequencies: Tensor | None, *, bf16: bool
 ) -> dict[str, Any]:
     """What the statistics are of beside the matrices."""
-    found: dict[str, Any] = {"batches": digest_of(batches.pairs()), "bf16": bf16}
-    if frequencies is not None:
-        found["frequencies"] = digest_of([(frequencies, None)])
-    return found
+    return {
+        "batches": digest_of(batches.pairs()),
+        "frequencies": digest_of([(frequencies, None)]),
+        "bf16": bf16,
+    }
 
 
 def _measure(

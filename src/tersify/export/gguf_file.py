@@ -106,18 +106,21 @@ def _exactly(
 
 def _check_told(config: Mapping[str, Any]) -> None:
     """What llama.cpp takes for granted in these families must be so."""
-    what = None
-    if config.get("rope_scaling") or _lengthened(config):
-        what = "rotations that are scaled"
-    elif (activation := config.get("hidden_act", "silu")) not in SILU:
-        what = f"layers with the activation {activation!r}"
-    windows = windows_of_layers(SimpleNamespace(**config))
-    if any(0 < window < config["max_position_embeddings"] for window in windows):
-        what = f"layers that see {max(windows)} positions back"
-    if what is not None:
-        raise ValueError(
-            f"{what} cannot be written as GGUF; export safetensors instead"
-        )
+    activation = config.get("hidden_act", "silu")
+    window = max(windows_of_layers(SimpleNamespace(**config)))
+    for what, is_so in (
+        ("rotations that are scaled", config.get("rope_scaling")),
+        ("rotations that are scaled", _lengthened(config)),
+        (f"layers with the activation {activation!r}", activation not in SILU),
+        (
+            f"layers that see {window} positions back",
+            0 < window < config["max_position_embeddings"],
+        ),
+    ):
+        if is_so:
+            raise ValueError(
+                f"{what} cannot be written as GGUF; export safetensors instead"
+            )
 
 
 def _lengthened(config: Mapping[str, Any]) -> bool:

@@ -12,12 +12,29 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-EXPRESSIONS = {
-    WORDS.replace("DIGITS", r"\p{N}"): "qwen2",
-    WORDS.replace("DIGITS", r"\p{N}{1,3}"): "llama-bpe",
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+WHOLE_BYTES = {**BYTES, "use_regex": False}
+KNOWN_PROCESSORS = {"ByteLevel", "TemplateProcessing"}  # the first moves offsets alone
+DIGITS = {"type": "Digits", "individual_digits": True}
+
+
+def _split(digits: str) -> dict[str, Any]:
+    pattern = {"Regex": WORDS.replace("DIGITS", digits)}
+    return {
+        "type": "Split",
+        "pattern": pattern,
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+# llama.cpp's names; the steps, and whether words are taken whole before merges
+WAYS: dict[str, tuple[list[dict[str, Any]], bool]] = {
+    "gpt-2": ([BYTES], False),
+    "smollm": ([DIGITS, BYTES], False),
+    "qwen2": ([_split(r"\p{N}"), WHOLE_BYTES], False),
+    "llama-bpe": ([_split(r"\p{N}{1,3}"), WHOLE_BYTES], True),
 }
-# llama.cpp takes words whole before it merges
-WHOLE_WORDS = ("llama-bpe",)
 
 
 def add_words(writer: Any, about: Mapping[str, Any]) -> None:
@@ -57,58 +74,40 @@ def add_words(writer: Any, about: Mapping[str, Any]) -> None:
 def _way_of_cutting(stored: Mapping[str, Any]) -> str:
     """llama.cpp's name of it."""
     model, normalizer = stored["model"], stored.get("normalizer") or {"type": "NFC"}
-    parts = list(_parts(stored.get("pre_tokenizer"), "pretokenizers"))
-    kinds = [part["type"] for part in parts]
-    if model.get("type") != "BPE" or "ByteLevel" not in kinds:
+    # that moves offsets alone
+    steps = [
+        {key: value for key, value in step.items() if key != "trim_offsets"}
+        for step in _parts(stored.get("pre_tokenizer"), "pretokenizers")
+    ]
+    if model.get("type") != "BPE" or "ByteLevel" not in [s["type"] for s in steps]:
         raise ValueError(
             "the tokenizer is no byte-level BPE, and no other is written as GGUF"
         )
-    name = None
-    last = parts[-1]
-    if last["type"] == "ByteLevel" and not last.get("add_prefix_space"):
-        if kinds == ["ByteLevel"] and last.get("use_regex", True):
-            name = "gpt-2"
-        # every digit by itself
-        if kinds == ["Digits", "ByteLevel"] and last.get("use_regex", True):
-            name = "smollm" if parts[0].get("individual_digits") else None
-        if kinds == ["Split", "ByteLevel"] and not last.get("use_regex", True):
-            split = parts[0]
-            kept = split["behavior"] == "Isolated" and not split.get("invert")
-            pattern = split["pattern"].get("Regex", "")
-            name = EXPRESSIONS.get(pattern) if kept else None
-    whole = bool(model.get("ignore_merges"))
-    if (
-        name is None
-        or normalizer["type"] != "NFC"
-        or whole is not (name in WHOLE_WORDS)
-    ):
+    found = (steps, bool(model.get("ignore_merges")))
+    names = [name for name, way in WAYS.items() if way == found]
+    if not names or normalizer["type"] != "NFC":
         raise ValueError(
             "the tokenizer cuts texts in a way that llama.cpp may not have; GPT-2's, SmolLM's, Qwen2's and Llama 3's "
             "are written as GGUF"
         )
-    return name
+    return names[0]
 
 
 def _begins_with_bos(stored: Mapping[str, Any], bos: str | None) -> bool:
     """Whether the tokenizer puts that token before a text."""
-    begins = False
-    for part in _parts(stored.get("post_processor"), "processors"):
-        if part["type"] == "ByteLevel":
-            continue  # moves offsets alone
-        pieces = part.get("single", [])
-        words = [
-            each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each
-        ]
-        if (
-            part["type"] != "TemplateProcessing"
-            or "Sequence" not in pieces[-1]
-            or words not in ([], [bos])
-        ):
-            raise ValueError(
-                "the tokenizer adds more to a text than its first token, which is not written as GGUF"
-            )
-        begins = begins or bool(words)
-    return begins
+    parts = list(_parts(stored.get("post_processor"), "processors"))
+    # "A" is the text
+    added = [
+        next(iter(piece.values()))["id"]
+        for part in parts
+        for piece in part.get("single", [])
+    ]
+    kinds = {part["type"] for part in parts}
+    if kinds - KNOWN_PROCESSORS or added not in ([], ["A"], [bos, "A"]):
+        raise ValueError(
+            "the tokenizer adds more to a text than its first token, which is not written as GGUF"
+        )
+    return bool(added[1:])
 
 
 def _parts(step: Mapping[str, Any] | None, many: str) -> Iterator[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.quantizers.auto import (
     register_quantization_config,
@@ -140,6 +140,7 @@ class TersifyQuantizer(HfQuantizer):
                 "a model of Tersify is one safetensors file; load it without state_dict="
             )
         self._checkpoint = Path(files[0])
+        _check_whole(self._checkpoint)
         # All weights come from the file in the checkpoint, and reading that tells what
         # lacks; transformers shall not look for them, nor for what they are tied to.
         self._found = model._keys_to_ignore_on_load_missing, model.all_tied_weights_keys
@@ -218,6 +219,17 @@ def _known(packed: CompressedTensor | None, dense: Tensor) -> CompressedTensor |
 def _blocks_in(model: Any) -> dict[str, CompressedTensor]:
     found = {n: model[n] for n in sorted(block_names(model.metadata)) if n in model}
     return {n: t for n, t in found.items() if isinstance(t, CompressedTensor)}
+
+
+def _check_whole(checkpoint: Path) -> None:
+    """transformers would tell of its own reading."""
+    try:
+        with safe_open(checkpoint, framework="np"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(
+            f"{checkpoint} is damaged or cut off: {error}; download it anew"
+        ) from None
 
 
 def _stored_in(checkpoint: Path) -> bytes:

@@ -72,16 +72,9 @@ def _told_of(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryError:
-        raise
     except Exception as error:
-        lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-        # a first line may only announce the second
-        said = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
-        reason = " ".join(said) or type(error).__name__
-        if isinstance(error, KeyError):
-            reason = f"it lacks {reason}"
-        raise ValueError(f"{str(path)!r} holds no {what}: {reason}") from None
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"{str(path)!r} holds no {what}: {said}") from None
 
 
 def _transformers() -> Any:

@@ -41,13 +41,13 @@ def check_all_read(path: Path, reader: Any, model: Any) -> None:
     config, state = model.config, model.state_dict()
     with torch.device("meta"):
         described = type(model)(config).state_dict()
-    for name, tensor in state.items():
-        # transformers takes any shape from such a file
-        if tensor.shape != described[name].shape:
-            raise ValueError(
-                f"{path} holds {name!r} of {list(tensor.shape)}, and transformers reads its settings as "
-                f"{list(described[name].shape)}; give a folder of transformers"
-            )
+    # transformers takes any shape from such a file
+    if odd := [name for name in state if state[name].shape != described[name].shape]:
+        there, here = list(state[odd[0]].shape), list(described[odd[0]].shape)
+        raise ValueError(
+            f"{path} holds {odd[0]!r} of {there}, and transformers reads its settings as {here}; "
+            "give a folder of transformers"
+        )
     if config.model_type not in ARCHITECTURES:
         return
     known = {gguf_name(name) for name in state}

@@ -223,3 +223,22 @@ def test_the_model_is_no_other_after_generating():
     fast.generate(random_ids(1, 6), **GREEDY)
     assert type(model) is kind
     assert set(vars(model)) == names
+
+
+def test_texts_by_another_name_are_ours_and_vectors_are_left_to_torch():
+    model = random_model("llama")
+    fast = tersify.compile(model, strict=True)
+    ids = random_ids(1, 5)
+    wanted = model.generate(ids, **GREEDY)
+    assert torch.equal(fast.generate(inputs=ids, **GREEDY), wanted)
+    assert torch.equal(fast.generate(input_ids=ids, **GREEDY), wanted)
+    vectors = model.get_input_embeddings()(ids)
+    with pytest.warns(RuntimeWarning, match="torch runs this call"):
+        given = fast.generate(inputs_embeds=vectors, **GREEDY)
+    assert torch.equal(given, model.generate(inputs_embeds=vectors, **GREEDY))
+    with pytest.warns(RuntimeWarning, match="torch runs this call"):
+        given = fast.generate(**GREEDY)
+    assert torch.equal(given, model.generate(**GREEDY))
+    alone = from_tensors(dict(model.state_dict()), model.config)
+    with pytest.raises(ValueError, match="without input_ids"):
+        alone.generate(inputs_embeds=vectors, **GREEDY)

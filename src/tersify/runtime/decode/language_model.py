@@ -98,11 +98,18 @@ class LanguageModel(Streaming):
                 )
         return out
 
-    def generate(self, input_ids: Tensor, **arguments: Any) -> Any:
+    def generate(self, input_ids: Tensor | None = None, **arguments: Any) -> Any:
         """transformers' `generate`, with its arguments, its processors of logits and
         its criteria to stop.
         """
         make_torch_safe()
+        input_ids = arguments.pop("inputs", input_ids)
+        if input_ids is None or arguments.get("inputs_embeds") is not None:
+            self._check_unchanged()
+            say_torch_runs(
+                self._model, hf_loop.LeftToTorchError("a text without input_ids alone")
+            )
+            return self._model.generate(input_ids, **arguments)
         input_ids = hf_loop.tensor_of(input_ids)
         hf_loop.check_texts(input_ids)
         if self._generating is None:
