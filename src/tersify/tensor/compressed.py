@@ -159,9 +159,10 @@ class CompressedTensor:
                     0, self.codes.reshape(-1).int()
                 ).reshape(self.shape)
             else:
+                slices = self.shape[self.axis]
                 per_slice = (
                     self.codes.movedim(self.axis, 0)
-                    .reshape(self.shape[self.axis], -1)
+                    .reshape(slices, self.numel() // max(1, slices))
                     .long()
                 )
                 moved = (
