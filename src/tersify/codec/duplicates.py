@@ -4,6 +4,7 @@ copying one, or views of one memory, stored once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 
 import torch
@@ -28,6 +29,7 @@ def equal_tensors(model: Model, *, found: Collection[str] = ()) -> dict[str, Sam
     """
     first: dict[Hashable, list[str]] = {}
     in_order: dict[Hashable, list[str]] = {}
+    sizes = Counter((tensor.numel(), tensor.dtype) for tensor in model.values())
     same: dict[str, Same] = {}
     # Of a weight and its views, what takes least is stored; only a matrix can be told
     # as a transpose.
@@ -40,7 +42,10 @@ def equal_tensors(model: Model, *, found: Collection[str] = ()) -> dict[str, Sam
         # The sketch only narrows the search; every candidate is compared in full.
         alike = first.setdefault(_sketch(tensor), [])
         other = next((other for other in alike if _equal(model[other], tensor)), None)
-        sketches = _sketches(tensor) if size_bytes >= MIN_VIEW_BYTES else []
+        may_view = (
+            size_bytes >= MIN_VIEW_BYTES and sizes[tensor.numel(), tensor.dtype] > 1
+        )
+        sketches = _sketches(tensor) if may_view else []
         same_as = (
             _viewed(model, tensor, sketches, in_order, name in found)
             if other is None
@@ -89,8 +94,8 @@ def _sketches(tensor: CompressedTensor | Tensor) -> list[Hashable]:
     index = torch.linspace(0, tensor.numel() - 1, SAMPLE, dtype=torch.float64).long()
     places = [index]
     if len(shape) == 2 and min(shape) > 1:
-        column, row = torch.unravel_index(index, shape[::-1])
-        places.append(row * shape[1] + column)
+        rows, columns = shape
+        places.append(index % rows * columns + index // rows)
     some = numbers_at(tensor, torch.cat(places)).contiguous().view(torch.uint8)
     numbers = some.numpy().reshape(len(places), SAMPLE, -1)
     # One number everywhere takes no room in any shape.

@@ -88,6 +88,8 @@ def _turned(tensor: CompressedTensor) -> CompressedTensor:
 
 def numbers_at(tensor: CompressedTensor | Tensor, index: Tensor) -> Tensor:
     """The numbers of a tensor at these places of its row-major order."""
+    if isinstance(tensor, Tensor) and tensor.is_contiguous():
+        return tensor.detach().reshape(-1)[index].cpu()
     places = torch.unravel_index(index, tensor.shape)
     if isinstance(tensor, Tensor):
         return tensor.detach()[places].cpu()

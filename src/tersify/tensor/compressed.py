@@ -170,10 +170,11 @@ class CompressedTensor:
                     *self.shape[: self.axis],
                     *self.shape[self.axis + 1 :],
                 )
-                # As bits: torch's gather passes bfloat16 through floats, and some CPUs
-                # change NaN there.
-                is_short = self.codebook.dtype == torch.bfloat16
-                book = self.codebook.view(torch.int16) if is_short else self.codebook
+                # As bits: torch's gather passes bfloat16 through floats, where some CPUs
+                # change NaN, and knows no shorter ones.
+                as_bits = {1: torch.uint8, 2: torch.int16}
+                width = self.codebook.dtype.itemsize
+                book = self.codebook.view(as_bits.get(width, self.codebook.dtype))
                 dense = (
                     book.gather(1, per_slice)
                     .view(self.codebook.dtype)
