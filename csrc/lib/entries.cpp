@@ -114,7 +114,16 @@ Entry entry_of(const Json::Value& item, size_t groups, std::string& same) {
   const bool compressed = has("c") || has("b") || has("v") || has("m") || has("a") || has("f");
   if (has("e")) {
     require(!has("d") && !compressed, e.name, "equals another tensor and has parts of its own");
-    same = std::string(item.find("e").text("a name"));
+    const Json::Value other = item.find("e");
+    if (other.kind() == Json::Kind::List) {  // a name and the order of the axes
+      const auto parts = other.list("a name");
+      require(parts.size() == 3 && parts[1].whole("an axis", 0, 1) == 1 && parts[2].whole("an axis", 0, 1) == 0,
+              e.name, "equals a tensor in an order of axes that is not known");
+      e.turned = true;
+      same = std::string(parts[0].text("a name"));
+    } else {
+      same = std::string(other.text("a name"));
+    }
     return e;
   }
   if (has("d")) {
@@ -229,10 +238,11 @@ Directory::Directory(const Json& json) {
   for (size_t i = 0; i < entries.size(); ++i) {
     if (same[i].empty()) continue;
     const auto found = names_.find(same[i]);
-    require(found != names_.end() && same[size_t(found->second)].empty() &&
-                entries[size_t(found->second)].shape == entries[i].shape,
-            entries[i].name, "must equal a tensor of its shape that is there");
-    entries[i].same = found->second;
+    Entry& e = entries[i];
+    const bool fits = found != names_.end() && same[size_t(found->second)].empty() &&
+                      entries[size_t(found->second)].elements == e.elements && (!e.turned || e.shape.size() == 2);
+    require(fits, e.name, "must have the content of a tensor that is there and fits its shape");
+    e.same = found->second;
   }
   if (const Json::Value aliases = root.find("aliases"); !aliases.is_null())
     for (const auto& [alias, name] : aliases.object("aliases")) {
@@ -294,13 +304,14 @@ void Directory::place(int index, PartKind part, int64_t first, const std::vector
   }
 }
 
-int Directory::index_of(std::string_view name) const {
+const Entry& Directory::entry(std::string_view name) const {
   const auto found = names_.find(name);
   if (found == names_.end()) throw BadFile("the file has no tensor '" + std::string(name) + "'");
-  const int same = entries[size_t(found->second)].same;
-  return same >= 0 ? same : found->second;
+  return entries[size_t(found->second)];
 }
 
-const Entry& Directory::entry(std::string_view name) const { return entries[size_t(index_of(name))]; }
+int Directory::index_of_content(const Entry& entry) const {
+  return entry.same >= 0 ? entry.same : int(&entry - entries.data());
+}
 
 }  // namespace tersify::lib

@@ -26,7 +26,8 @@ struct Entry {
   std::string name;
   std::vector<int64_t> shape;
   int64_t elements = 0;
-  int same = -1;  // the entry that it equals
+  int same = -1;        // the entry whose numbers it has, in this shape
+  bool turned = false;  // a matrix: the transpose of those numbers
   std::optional<Part> dense, codebook, values, scale;
   std::vector<int64_t> scale_shape;
   int64_t code_group = -1;  // where there are codes
@@ -57,8 +58,9 @@ struct Directory {
   explicit Directory(const Json& json);  // throws BadFile
   std::vector<Entry> entries;
   std::vector<Group> groups;
-  const Entry& entry(std::string_view name) const;  // the one that holds the content; throws BadFile
-  int index_of(std::string_view name) const;
+  // Throws BadFile where there is none. The content of an entry may lie in that of another.
+  const Entry& entry(std::string_view name) const;
+  int index_of_content(const Entry& entry) const;
 
  private:
   void place(int entry, PartKind part, int64_t first, const std::vector<Box>& blocks);

@@ -71,7 +71,8 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
   if (uint64_t(entry.elements) != elements) bad_file("a weight of the plan has another size than its tensor");
   if (coded) {
     const std::vector<float> table = args.vector_of(parts[3]);
-    if (!entry.codebook || table.size() != size_t(entry.levels))
+    const Entry& content = file.content(entry);
+    if (!content.codebook || table.size() != size_t(content.levels))
       bad_file("a table of the plan must have a number for each level of its tensor");
     const Bytes codes = file.codes(name);
     numbers.resize(codes.size());

@@ -60,6 +60,17 @@ std::vector<float> as_floats(const Bytes& raw, const Part& part) {
   return made;
 }
 
+// The content of an entry in its own order: it may be the transpose of what the file holds.
+template <typename Numbers>
+Numbers in_order(Numbers held, const Entry& e) {
+  if (!e.turned) return held;
+  Numbers made(held.size());
+  const size_t rows = size_t(e.shape[0]), columns = size_t(e.shape[1]);
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t c = 0; c < columns; ++c) made[r * columns + c] = held[c * rows + r];
+  return made;
+}
+
 }  // namespace
 
 TerseFile::TerseFile(std::shared_ptr<const Source> source, uint64_t max_bytes)
@@ -120,11 +131,20 @@ Bytes TerseFile::part(int entry, PartKind kind, int64_t first, int64_t elements,
   return made;
 }
 
-Bytes TerseFile::codes(std::string_view name) const {
-  const int index = directory_->index_of(name);
+Bytes TerseFile::codes_of(int index) const {
   const Entry& e = directory_->entries[size_t(index)];
-  if (!e.codebook && !e.values) throw BadFile("'" + std::string(name) + "' has no codes");
+  if (!e.codebook && !e.values) throw BadFile("'" + e.name + "' has no codes");
   return part(index, PartKind::Codes, e.code_group, e.elements, 1);
+}
+
+Bytes TerseFile::codes(std::string_view name) const {
+  const Entry& e = directory_->entry(name);
+  return in_order(codes_of(directory_->index_of_content(e)), e);
+}
+
+std::vector<float> TerseFile::floats(std::string_view name) const {
+  const Entry& e = directory_->entry(name);
+  return in_order(floats_of(directory_->index_of_content(e)), e);
 }
 
 std::vector<float> TerseFile::array(int entry, PartKind kind, const Part& facts) const {
@@ -134,13 +154,12 @@ std::vector<float> TerseFile::array(int entry, PartKind kind, const Part& facts)
   return as_floats(part(entry, kind, facts.group, facts.elements, width_of(facts.stored)), facts);
 }
 
-std::vector<float> TerseFile::floats(std::string_view name) const {
-  const int index = directory_->index_of(name);
+std::vector<float> TerseFile::floats_of(int index) const {
   const Entry& e = directory_->entries[size_t(index)];
   if (uint64_t(e.elements) > max_bytes_ / sizeof(float))
     throw TooLarge("'" + e.name + "' is larger than the limit of memory allows");
   if (e.dense) return array(index, PartKind::Dense, *e.dense);
-  const Bytes codes = this->codes(name);
+  const Bytes codes = codes_of(index);
   std::vector<float> made(codes.size());
   if (e.values) {
     const std::vector<float> values = array(index, PartKind::Values, *e.values);

@@ -16,6 +16,10 @@ class TerseFile {
   const Sections& sections() const { return sections_; }
   uint64_t max_bytes() const { return max_bytes_; }
   const Entry& entry(std::string_view name) const { return directory_->entry(name); }
+  // The entry that holds its parts: itself, or another of which it is a view.
+  const Entry& content(const Entry& entry) const {
+    return directory_->entries[size_t(directory_->index_of_content(entry))];
+  }
   // Thread-safe. The codes of a tensor, one byte each; its numbers as 32-bit floats.
   Bytes codes(std::string_view name) const;
   std::vector<float> floats(std::string_view name) const;
@@ -25,6 +29,8 @@ class TerseFile {
  private:
   std::shared_ptr<const Bytes> group(int64_t index) const;
   Bytes part(int entry, PartKind kind, int64_t first, int64_t blocks, int width) const;
+  Bytes codes_of(int entry) const;
+  std::vector<float> floats_of(int entry) const;
   std::vector<float> array(int entry, PartKind kind, const Part& part) const;
 
   Sections sections_;

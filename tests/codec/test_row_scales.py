@@ -116,6 +116,17 @@ def test_rows_with_zero_points_keep_the_sign_of_their_zeros():
     assert same_bits(found.to_dense(), weight)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_steps_of_subnormal_numbers_are_found(dtype):
+    facts = torch.finfo(dtype)
+    scale = facts.smallest_normal * torch.linspace(0.02, 3, 300, dtype=dtype)[:, None]
+    steps = symmetric(noise((300, 30)), 8)[0].to(dtype)
+    found = detect(steps * scale)
+    assert isinstance(found, CompressedTensor)
+    assert found.scale is not None
+    assert same_bits(found.to_dense(), steps * scale)
+
+
 def test_a_product_that_the_machine_rounds_otherwise_leaves_the_tensor_dense(
     monkeypatch,
 ):

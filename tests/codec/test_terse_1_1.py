@@ -29,6 +29,7 @@ from tersify.codec.entry_json import entry_from_json
 from tersify.codec.layout import Box, boxes_of_arrays, flat_box
 from tersify.codec.planes import decode_planes, encode_planes
 from tersify.codec.split import MAX_DEPTH, decode_group, encode_group
+from tersify.codec.views import Same
 from tersify.tensor.compressed import same_bits
 
 compiled = native.extension()
@@ -289,7 +290,7 @@ def test_a_tensor_that_equals_nothing_is_refused(tensors):
 
 def test_an_equal_tensor_has_no_parts():
     entry = entry_from_json({"n": "a", "s": [2, 3], "e": "b"}, 0)
-    assert (entry.same, entry.parts()) == ("b", {})
+    assert (entry.same, entry.parts()) == (Same(name="b"), {})
 
 
 def test_the_first_version_is_not_claimed_by_newer_codecs(tmp_path):

@@ -78,6 +78,27 @@ class Curves(nn.Module):
         return self.head((x * x + 0.25).sqrt())
 
 
+class Shares(nn.Module):
+    """A linear layer with the numbers of a convolution, and one with their transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3)
+        self.wide = nn.Conv2d(32, 48, 1)
+        self.back = nn.Linear(48, 32)
+        self.line = nn.Linear(32, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.wide(torch.relu(self.first(x)))).mean((2, 3))
+        return self.line(torch.relu(self.back(x)))
+
+
+def sharing_(model: Shares) -> Shares:
+    model.line.weight.data = model.wide.weight.data[:, :, 0, 0]
+    model.back.weight.data = model.line.weight.data.t()
+    return model
+
+
 def little_cnn() -> nn.Module:
     """Pools and a linear layer that is large enough for 8-bit activations."""
     return ternary_(
@@ -112,6 +133,8 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
         "tagger": (seeded(Tagger), torch.randint(0, 50, (2, 9))),
         "attention": (seeded(Attends), torch.randn(2, 6, 32)),
         "curves": (seeded(Curves), torch.randn(2, 12)),
+        "shares": (sharing_(seeded(Shares)), images),
+        "shares signs": (sharing_(ternary_(seeded(Shares))), images),
         "pools": (
             ternary_(
                 nn.Sequential(

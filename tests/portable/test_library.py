@@ -29,7 +29,9 @@ from ternary_networks import ternary_networks
 
 import tersify
 from tersify import codec
+from tersify.codec import directory
 from tersify.codec.container import Sections
+from tersify.codec.entries import Entry
 from tersify.codec.writer import add_plan
 from tersify.runtime.extension import extension
 from tersify.runtime.portable import Replay, read_program
@@ -211,6 +213,36 @@ def test_hostile_plans_are_refused_or_run_and_never_end_the_process(
             except LibraryError:
                 refused += 1
     assert refused > 300
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "first.weight",
+        ["wide.weight"],
+        ["wide.weight", 0, 1],
+        ["wide.weight", 1, 0, 2],
+        ["first.weight", 1, 0],
+        ["back.weight", 1, 0],
+        [],
+    ],
+)
+def test_views_that_do_not_fit_are_refused(
+    same: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = directory.entry_to_json
+
+    def told_wrongly(entry: Entry) -> dict[str, object]:
+        made = told(entry)
+        return made | {"e": same} if entry.name == "back.weight" else made
+
+    monkeypatch.setattr(directory, "entry_to_json", told_wrongly)
+    path = file_of("shares", tmp_path)
+    with pytest.raises(LibraryError) as problem:
+        Network(path.read_bytes())
+    assert problem.value.code == BAD_FILE
+    with pytest.raises(codec.TerseFileError):
+        codec.open(path)
 
 
 def test_the_static_program_reads_npy_and_png_and_writes_what_the_library_makes(

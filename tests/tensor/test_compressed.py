@@ -127,3 +127,14 @@ def test_bits_for_counts_the_bits_of_the_largest_code():
 def test_unpacking_too_few_bytes_is_refused():
     with pytest.raises(ValueError, match="9 codes of 4 bits take 5 bytes, got 4"):
         unpack_bits(torch.zeros(4, dtype=torch.uint8), 4, 9)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0,)])
+def test_a_weight_without_elements_has_rows_of_levels_too(shape):
+    tensor = CompressedTensor(
+        shape=shape,
+        codes=torch.zeros(shape, dtype=torch.uint8),
+        codebook=torch.zeros(shape[0], 2),
+        axis=0,
+    )
+    assert tensor.to_dense().shape == shape

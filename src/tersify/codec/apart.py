@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from tersify.codec.levels import order0_bits
+from tersify.codec.entropy import order0_bits
 from tersify.codec.open_group import OpenGroup, encode_open
 from tersify.cpus import usable_cpus
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from tersify.codec.codes import (
-    THOROUGH_BYTES,
     Meaning,
     decode_codes,
     encode_codes,
@@ -41,7 +41,10 @@ MIN_ZERO_FRACTION = 1 / 64
 SAMPLE = 1 << 16
 # what a zstd frame must save: readers of version 1.0 know planes alone
 WORTH_BYTES = 64
-SINGLES_BYTES = 1 << 22  # a second of zstd's best
+ALWAYS_BYTES = 1 << 20  # a tenth of a second of zstd's best
+SINGLES_BYTES = 1 << 22  # half a second of it
+# of larger groups: what tells whether all of it is worth the time
+SLICES, SLICE_BYTES, NEAR = 3, 1 << 17, 1.05
 OTHER = 2  # the code of what is no zero
 Arrays = Sequence[tuple[str, int]]  # kind, elements
 
@@ -70,11 +73,24 @@ def encode_arrays(
         best = best if frame is None else ("columns", frame)
     if width == 1 or not may_repeat(data, width):
         return best
+    limit = len(best[1]) - WORTH_BYTES
     # Quick tries do not see single values that return, and would say that the thorough
     # one is not worth it.
-    thorough = SINGLES_BYTES if has_few_values(data, width) else THOROUGH_BYTES
-    frame = zipped(data, len(best[1]) - WORTH_BYTES, thorough_bytes=thorough)
+    thorough = ALWAYS_BYTES
+    if has_few_values(data, width):
+        thorough = max(SINGLES_BYTES, data.size if _slices_reach(data, limit) else 0)
+    frame = zipped(data, limit, thorough_bytes=thorough)
     return best if frame is None else ("zstd", frame)
+
+
+def _slices_reach(data: Codes, limit: int) -> bool:
+    """Whether zstd's best comes near its share of `limit` in slices of a large group."""
+    if data.size <= SINGLES_BYTES:
+        return False
+    best = zstandard.ZstdCompressor(level=19)
+    starts = np.linspace(0, data.size - SLICE_BYTES, SLICES).astype(int)
+    made = sum(len(best.compress(data[at : at + SLICE_BYTES].data)) for at in starts)
+    return made <= NEAR * limit * SLICES * SLICE_BYTES / data.size
 
 
 def decode_arrays(

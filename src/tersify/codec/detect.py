@@ -12,13 +12,12 @@ import zstandard
 from torch import Tensor
 
 from tersify.codec.arrays import SINGLES_BYTES
+from tersify.codec.entropy import Ints, order0_bits
 from tersify.codec.grid import has_scale
 from tersify.codec.levels import (
-    Ints,
     Levels,
     codebook_of,
     levels_of,
-    order0_bits,
 )
 from tersify.codec.native import Codes
 from tersify.codec.planes import has_few_values
@@ -44,10 +43,10 @@ def detect(tensor: Tensor, *, scales: bool = True) -> CompressedTensor | Tensor:
 
     Rows that are whole steps of a scale are looked for if `scales`.
     """
-    # a plane holds an 8-bit float as well as codes do
-    wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
-    if not wide or tensor.numel() < MIN_ELEMENTS or tensor.layout != torch.strided:
+    floats = tensor.is_floating_point() and tensor.layout == torch.strided
+    if not floats or tensor.numel() < MIN_ELEMENTS:
         return tensor
+    scales = scales and tensor.dtype.itemsize > 1  # there is no product of 8-bit floats
     # Patterns of bits are compared from here on, so −0.0, NaN payloads and denormals
     # survive.
     dense = tensor.detach().cpu().contiguous()

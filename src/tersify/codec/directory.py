@@ -5,6 +5,7 @@ says about itself.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +114,17 @@ def _check_equal_tensors(entries: Mapping[str, Entry]) -> None:
     for entry in entries.values():
         if entry.same is None:
             continue
-        other = entries.get(entry.same)
-        if other is None or other.same is not None or other.shape != entry.shape:
+        other = entries.get(entry.same.name)
+        fits = (
+            other is not None
+            and other.same is None
+            and math.prod(other.shape) == math.prod(entry.shape)
+            and not (entry.same.turned and len(entry.shape) != 2)
+        )
+        if not fits:
             raise TerseFileError(
-                f"{entry.name!r} must equal a tensor of its shape that is there, got {entry.same!r}"
+                f"{entry.name!r} must have the content of a tensor that is there and fits its shape, "
+                f"got {entry.same.name!r}"
             )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tersify.codec.layout import Box, box_of, flat_box
+from tersify.codec.views import Same
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -74,13 +75,13 @@ def whole_levels(count: int) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One tensor: dense (`dense` alone), codes with a codebook or with values, or equal
-    to another (`same` alone).
+    """One tensor: dense (`dense` alone), codes with a codebook or with values, or the
+    content of another (`same` alone).
     """
 
     name: str
     shape: tuple[int, ...]
-    same: str | None = None
+    same: Same | None = None
     dense: Stored | None = None
     code_group: int = 0
     codebook: Stored | None = None
@@ -110,6 +111,15 @@ class Entry:
     @property
     def has_whole_levels(self) -> bool:
         return self.codebook is not None and self.codebook.group == WHOLE
+
+    @property
+    def view_bytes(self) -> int:
+        """What a tensor with this content in another shape may take: codes, and dense
+        numbers on the way to them or instead.
+        """
+        parts = (self.dense, self.codebook, self.values, self.scale, self.column_scale)
+        width = max(DTYPES[part.given].itemsize for part in parts if part is not None)
+        return 2 * self.decoded_bytes + math.prod(self.shape) * width
 
     @property
     def decoded_bytes(self) -> int:

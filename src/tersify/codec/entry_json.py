@@ -10,9 +10,11 @@ from typing import Any
 from tersify.codec.entries import DTYPES, PARTS, WHOLE, Entry, Stored
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box, box_of, count_blocks
+from tersify.codec.views import Same
 
 MAX_DIMENSIONS = 32
 MAX_ELEMENTS = 1 << 48
+TURNED = [1, 0]  # the order of the axes of a matrix in its transpose
 _COMPRESSED_KEYS = set("cbvmaf")
 _WHOLE_DTYPES = ("F64", "F32", "F16", "BF16")  # those with every whole number to 128
 
@@ -20,7 +22,9 @@ _WHOLE_DTYPES = ("F64", "F32", "F16", "BF16")  # those with every whole number t
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     made: dict[str, Any] = {"n": entry.name, "s": list(entry.shape)}
     if entry.same is not None:
-        return made | {"e": entry.same}
+        # Older readers refuse a list: they would not turn it.
+        turned = [entry.same.name, *TURNED]
+        return made | {"e": turned if entry.same.turned else entry.same.name}
     for part, stored in entry.parts().items():
         dtype = (
             stored.dtype
@@ -56,9 +60,7 @@ def entry_from_json(item: Any, groups: int) -> Entry:
             not plain.keys() & {"d", *_COMPRESSED_KEYS},
             f"{name!r} equals another tensor and has parts of its own",
         )
-        return Entry(
-            name=name, shape=shape, same=typed(plain["e"], str, f"what {name!r} equals")
-        )
+        return Entry(name=name, shape=shape, same=_same(plain["e"], name))
     if "d" in plain:
         dtypes, group, sizes = _reference(plain["d"], name)
         _require(not sizes, f"{name!r} has a dense part with sizes")
@@ -125,6 +127,14 @@ def entry_from_json(item: Any, groups: int) -> Entry:
         axis=axis,
         format=facts,
     )
+
+
+def _same(item: Any, name: str) -> Same:
+    """A name, or of a transpose the name and the order of the other one's axes."""
+    if not isinstance(item, list):
+        return Same(name=typed(item, str, f"what {name!r} equals"))
+    _require(item[1:] == TURNED, f"{name!r} equals a tensor in the order {item[1:]}")
+    return Same(name=typed(item[0], str, f"what {name!r} equals"), turned=True)
 
 
 def _scales(

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tersify.codec.entropy import Ints, order0_bits
 from tersify.codec.native import Codes, find_levels, relabel
 from tersify.codec.planes import plane_levels
 
 MAX_LEVELS = 256
 Bits = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +155,6 @@ def arrange(
     book[:, first:] = fill[:, None]
     book[row, new] = patterns
     return new, book
-
-
-def order0_bits(counts: npt.NDArray[np.float64] | Ints) -> float:
-    # so that the sum is the same whoever counted
-    used = np.sort(counts[counts > 0].astype(np.float64))
-    return float((used * np.log2(used.sum() / used)).sum())
 
 
 def from_bits(patterns: Bits, dtype: torch.dtype) -> Tensor:

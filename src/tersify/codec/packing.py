@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tersify.codec.detect import detect
+from tersify.codec.duplicates import equal_tensors
+from tersify.codec.views import Same, seen
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
 from tersify.tensor.torch_prune_names import merge_torch_masks
@@ -40,15 +42,21 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
     # metadata.
     if merged.keys() == dense.keys():
         return packed_losslessly(state)
-    return packed_losslessly(
-        {n: t for n, t in state.items() if n not in dense} | merged
-    )
+    others = {n: t for n, t in state.items() if n not in dense}
+    return packed_losslessly(others | merged)
 
 
 def packed_losslessly(
-    model: Mapping[str, CompressedTensor | Tensor], *, half: bool = False
+    model: Mapping[str, CompressedTensor | Tensor],
 ) -> CompressedModel:
-    """The same names and bits, with each dense tensor in its smallest form; `half`
+    """The same names and bits, with each dense tensor in its smallest form."""
+    return packed_once(model)[0]
+
+
+def packed_once(
+    model: Mapping[str, CompressedTensor | Tensor], *, half: bool = False
+) -> tuple[CompressedModel, dict[str, Same]]:
+    """The model packed losslessly, and which tensors have the content of others; `half`
     rounds 32-bit floats to 16 first.
     """
     _check_tensors(model)
@@ -57,12 +65,23 @@ def packed_losslessly(
         alias: more.get(name, name)
         for alias, name in getattr(model, "aliases", {}).items()
     }
-    return CompressedModel(
-        {name: _smallest(name, tensor, half=half) for name, tensor in tensors.items()},
+    made = {
+        name: _smallest(name, tensor, half=half) for name, tensor in tensors.items()
+    }
+    found = {name for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    same = equal_tensors(made, found=found)
+    # A view has the codes of what it views, in memory as in the file.
+    for name in found & same.keys():
+        other = same[name]
+        shape = tuple(made[name].shape)
+        made[name] = seen(made[other.name], shape, turned=other.turned)
+    packed = CompressedModel(
+        made,
         aliases=aliases | more,
         recipe=getattr(model, "recipe", None),
         metadata=getattr(model, "metadata", None),
     )
+    return packed, same
 
 
 def halved(tensor: Tensor, name: str) -> Tensor:

@@ -4,6 +4,7 @@ what suits it.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tersify.codec.codes import THOROUGH_BYTES, Meaning, decode_codes, encode_codes
+from tersify.codec.entropy import order0_bits
 from tersify.codec.errors import TerseFileError
 from tersify.codec.layout import Box
 from tersify.codec.native import Codes, join_planes, split_planes
@@ -23,6 +25,8 @@ SAMPLE = 1 << 13
 REPEATED_FRACTION = 1 / 64
 WINDOW = 8
 MIN_WIDE_BYTES = 4
+FEW_FRACTION = 0.75  # different ones among elements: fewer of them return
+GRID_FRACTION = 0.87  # of the entropy of planes: what short elements take that return
 
 
 def plane_levels(width: int, *, is_float: bool) -> list[int]:
@@ -106,9 +110,11 @@ def _is_noise(counts: npt.NDArray[np.int64]) -> bool:
 
 
 def has_few_values(data: Codes, width: int) -> bool:
-    """Whether wide elements return one by one, as in the matrix of a Fourier transform.
-    Short ones always do.
+    """Whether elements return one by one, as in the matrix of a Fourier transform, in
+    rows of few values or on a coarse grid.
     """
+    if width == 2:
+        return _on_a_grid(data.view("<u2"))
     if width < MIN_WIDE_BYTES:
         return False
     elements = data.view(f"<u{width}").astype(np.uint64)
@@ -116,7 +122,23 @@ def has_few_values(data: Codes, width: int) -> bool:
     mixed = elements * np.uint64(0x9E3779B97F4A7C15)
     # The hash spreads values evenly, so a bound on it keeps about SAMPLE elements.
     kept = mixed[mixed <= np.uint64((2**64 - 1) // max(1, elements.size // SAMPLE))]
-    return len(np.unique(kept)) * 2 < len(kept)
+    return len(np.unique(kept)) < FEW_FRACTION * len(kept)
+
+
+def _on_a_grid(elements: npt.NDArray[np.unsignedinteger]) -> bool:
+    """Whether short elements take notably less as they are than as planes; single ones
+    return in any array.
+    """
+    sample = elements[:: elements.size // (2 * SAMPLE) | 1]
+    values, counts = np.unique(sample, return_counts=True)
+    # A sample shows fewer values than there are (Miller and Madow's correction).
+    whole = order0_bits(counts) + (len(values) - 1) / (2 * math.log(2))
+    at, planes = 16, 0.0
+    for levels in plane_levels(2, is_float=True):
+        at -= levels.bit_length() - 1
+        plane = (values >> at) & (levels - 1)
+        planes += order0_bits(np.bincount(plane, weights=counts))
+    return whole < GRID_FRACTION * planes
 
 
 def _repeats(elements: npt.NDArray[np.unsignedinteger], low: Codes) -> bool:

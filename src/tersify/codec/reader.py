@@ -21,6 +21,7 @@ from tersify.codec.errors import TerseFileError
 from tersify.codec.members import CodeGroup, Contents, contents_of
 from tersify.codec.native import Codes
 from tersify.codec.split import decode_group
+from tersify.codec.views import seen
 from tersify.codec.writer import VERSION
 from tersify.cpus import usable_cpus
 from tersify.tensor import CompressedModel, CompressedTensor
@@ -164,18 +165,19 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
         return name in self._entries or name in self.aliases
 
     def __getitem__(self, name: str) -> CompressedTensor | Tensor:
-        entry = self._origin(self._entries[self.aliases.get(name, name)])
+        asked = self._entries[self.aliases.get(name, name)]
+        entry = self._origin(asked)
         groups = self.contents.groups_of(entry)
         with _naming(self._path):
             self._allow(
                 # A tensor may be small in a large group, and large where it expands (a
                 # codebook per row, fp16 given back as float32).
-                max(entry.decoded_bytes, self.contents.decoded_bytes(groups)),
-                repr(entry.name),
+                max(self._bytes_of(asked), self.contents.decoded_bytes(groups)),
+                repr(asked.name),
             )
             recent = self._recent  # another thread may put others in its place
             decoded = {g: recent[g] if g in recent else self._decode(g) for g in groups}
-            tensor = self._tensor(entry, decoded, copy=True)
+            tensor = _as(asked, self._tensor(entry, decoded, copy=True))
         # the pools among them: the next tensor is often in the same ones
         self._recent = decoded
         return tensor
@@ -189,9 +191,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
-        total = sum(
-            self._origin(entry).decoded_bytes for entry in self._entries.values()
-        )
+        total = sum(self._bytes_of(entry) for entry in self._entries.values())
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         # The decoders are C++ and let go of Python's lock, so threads work side by
         # side.
@@ -209,7 +209,9 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
             if entry.same is None
         }
         tensors = {
-            name: stored[name] if entry.same is None else _copy(stored[entry.same])
+            name: stored[name]
+            if entry.same is None
+            else _copy(_as(entry, stored[entry.same.name]))
             for name, entry in self._entries.items()
         }
         return CompressedModel(
@@ -218,7 +220,12 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _origin(self, entry: Entry) -> Entry:
         """The tensor that holds the content of this one."""
-        return entry if entry.same is None else self._entries[entry.same]
+        return entry if entry.same is None else self._entries[entry.same.name]
+
+    def _bytes_of(self, entry: Entry) -> int:
+        origin = self._origin(entry)
+        is_view = entry.shape != origin.shape or (entry.same and entry.same.turned)
+        return origin.view_bytes if is_view else origin.decoded_bytes
 
     def _tensor(
         self, entry: Entry, decoded: dict[int, Codes], *, copy: bool
@@ -292,8 +299,17 @@ def _the_files_fault() -> Iterator[None]:
         raise TerseFileError(str(problem)) from None
 
 
+def _as(entry: Entry, held: CompressedTensor | Tensor) -> CompressedTensor | Tensor:
+    """The tensor of an entry from the one that holds its content."""
+    if entry.same is None:
+        return held
+    return seen(held, entry.shape, turned=entry.same.turned)
+
+
 def _copy(tensor: CompressedTensor | Tensor) -> CompressedTensor | Tensor:
-    return tensor if isinstance(tensor, CompressedTensor) else tensor.clone()
+    if isinstance(tensor, CompressedTensor):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _array(raw: Codes, stored: Stored, name: str) -> Tensor:

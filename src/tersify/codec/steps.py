@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tersify.codec.entropy import Ints
 from tersify.codec.grid import scales_of
 from tersify.codec.layout import BLOCK_ELEMENTS
 from tersify.codec.levels import (
     MAX_LEVELS,
-    Ints,
     Levels,
     arrange,
     from_bits,

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from tersify.codec.apart import better_parts
 from tersify.codec.container import Sections, size_of_sections, write_sections
 from tersify.codec.directory import Directory, Group, pack_directory
-from tersify.codec.duplicates import equal_tensors
 from tersify.codec.entries import Entry
 from tersify.codec.open_group import OpenGroup
-from tersify.codec.packing import packed_losslessly
+from tersify.codec.packing import packed_once
 from tersify.codec.small import DIRECTORY, MAX_SMALL_BYTES, SMALL, joined
 from tersify.codec.stored_groups import Grouping
+from tersify.codec.views import Same
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.inputs import METADATA
 from tersify.tensor.model import GRAPH, check_names
 
-VERSION, THIRD_VERSION, SECOND_VERSION = "1.3", "1.2", "1.1"
+VERSION, FOURTH_VERSION, THIRD_VERSION, SECOND_VERSION = "1.4", "1.3", "1.2", "1.1"
 FIRST_VERSION, FIRST_CODECS = "1.0", {"packed", "rans", "planes"}
 PLAN = "plan"  # the section of the lowered network, which version 1.2 added
 # A file of fewer weights than this takes what version 1.3 added: there, hundred bytes
@@ -100,15 +100,15 @@ def encoded(
     if floats not in ("as-is", "fp16"):
         raise ValueError(f"floats must be 'as-is' or 'fp16', got {floats!r}")
     half = floats == "fp16"
-    packed = packed_losslessly(model, half=half)
+    packed, same = packed_once(model, half=half)
     if network is not None:
         packed.metadata |= {GRAPH: _graph_of(network, example, packed)}
     small = sum(tensor.numel() for tensor in packed.values()) < SMALL_ELEMENTS
-    grouping, entries = _grouped(packed, Grouping(half=half, small=small))
+    grouping, entries = _grouped(packed, same, Grouping(half=half, small=small))
     better = better_parts(grouping.groups)
     if len(better) > sum(isinstance(key, int) for key, _ in grouping.groups):
         again = Grouping(half=half, small=small, parts=better)
-        grouping, entries = _grouped(packed, again)
+        grouping, entries = _grouped(packed, same, again)
     sections, groups = grouping.encode()
     directory = Directory(
         entries=entries,
@@ -122,15 +122,14 @@ def encoded(
     # Metadata may be of any size: a graph, for instance.
     if small and len(joined(parts)) > MAX_SMALL_BYTES:
         small, parts[DIRECTORY] = False, pack_directory(directory)
-    version = VERSION if small else _version(directory)
+    version = _version(directory)
+    version = max(version, FOURTH_VERSION) if small else version
     return Encoded(parts, small, version, groups, grouping.groups)
 
 
 def _grouped(
-    packed: CompressedModel, grouping: Grouping
+    packed: CompressedModel, same: Mapping[str, Same], grouping: Grouping
 ) -> tuple[Grouping, list[Entry]]:
-    # After packing: tensors are compared in the form in which they are stored.
-    same = equal_tensors(packed)
     return grouping, [
         Entry(name=name, shape=tuple(tensor.shape), same=same[name])
         if name in same
@@ -164,14 +163,19 @@ def _version(directory: Directory) -> str:
     they can.
     """
     codecs = {group.codec for group in directory.groups}
+    shapes = {entry.name: entry.shape for entry in directory.entries}
+    same = [(e.same, e.shape) for e in directory.entries if e.same is not None]
+    # Other shapes of equal tensors came with 1.4.
+    if any(other.turned or shapes[other.name] != shape for other, shape in same):
+        return VERSION
     # Whole levels came with 1.3.
     if "columns" in codecs or any(e.has_whole_levels for e in directory.entries):
-        return VERSION
+        return FOURTH_VERSION
     # Two scales came with 1.2, and an older reader would take the first for all of it.
     if any(entry.column_scale is not None for entry in directory.entries):
         return THIRD_VERSION
     # References to equal tensors came with 1.1.
-    if any(entry.same is not None for entry in directory.entries):
+    if same:
         return SECOND_VERSION
     return FIRST_VERSION if codecs <= FIRST_CODECS else SECOND_VERSION
 

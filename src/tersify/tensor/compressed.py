@@ -159,9 +159,10 @@ class CompressedTensor:
                     0, self.codes.reshape(-1).int()
                 ).reshape(self.shape)
             else:
+                slices = self.shape[self.axis]
                 per_slice = (
                     self.codes.movedim(self.axis, 0)
-                    .reshape(self.shape[self.axis], -1)
+                    .reshape(slices, self.numel() // max(1, slices))
                     .long()
                 )
                 moved = (
@@ -169,10 +170,11 @@ class CompressedTensor:
                     *self.shape[: self.axis],
                     *self.shape[self.axis + 1 :],
                 )
-                # As bits: torch's gather passes bfloat16 through floats, and some CPUs
-                # change NaN there.
-                is_short = self.codebook.dtype == torch.bfloat16
-                book = self.codebook.view(torch.int16) if is_short else self.codebook
+                # As bits: torch's gather passes bfloat16 through floats, where some CPUs
+                # change NaN, and knows no shorter ones.
+                as_bits = {1: torch.uint8, 2: torch.int16}
+                width = self.codebook.dtype.itemsize
+                book = self.codebook.view(as_bits.get(width, self.codebook.dtype))
                 dense = (
                     book.gather(1, per_slice)
                     .view(self.codebook.dtype)
