@@ -19,6 +19,7 @@ from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
 from tersify.recipe import Recipe
 from tersify.schedules import Progress
+from tersify.session.emptied_weights import EmptiedWeights
 from tersify.session.installation import Installation, Work
 from tersify.session.param_groups import param_groups
 from tersify.session.session_story import session_story
@@ -62,6 +63,7 @@ class Session:
         self._hooks: list[Any] = []
         self._installation = Installation()
         self._inputs = TrainedInputs()
+        self._emptied = EmptiedWeights()
         try:
             self._installation.install_(model, recipe, calibration, example)
             self._inputs.install_(model, recipe, calibration)
@@ -138,7 +140,10 @@ class Session:
         self._move_to(self._steps_done, inputs, targets)
         with torch.no_grad():
             self._preparations.run()
-        self._steps_done += 1
+            self._steps_done += 1
+            # At 1, 2, 4, 8, …: early in a run of any length, and seldom.
+            if self._steps_done & (self._steps_done - 1) == 0:
+                self._emptied.tell(self.sites, stacklevel=2)
 
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
@@ -198,10 +203,11 @@ class Session:
             warnings.warn(
                 "session.step was never called, so the recipe's schedules are where they begin; "
                 "call it at the start of each batch, or use tersify.compress_ where there is no training",
-                stacklevel=3,  # past torch.no_grad
+                stacklevel=3,
             )
         if calibration is not None:
             recalibrate_(self.model, Calibration.of(calibration))
+        self._emptied.tell(self.sites, stacklevel=3)  # past torch.no_grad
         return self._packed()
 
     def _packed(self) -> CompressedModel:
