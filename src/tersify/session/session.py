@@ -22,7 +22,7 @@ from tersify.schedules import Progress
 from tersify.session.emptied_weights import EmptiedWeights
 from tersify.session.installation import Installation, Work
 from tersify.session.param_groups import param_groups
-from tersify.session.session_story import session_story
+from tersify.session.session_story import packed_early, session_story
 from tersify.session.trained_inputs import TrainedInputs
 from tersify.sites import in_plain_order, uninstall, watched_slot
 from tersify.tensor import CompressedModel
@@ -199,15 +199,12 @@ class Session:
             calibration: batches (inputs, targets) from which batch norms first get the statistics of the weights as
                 they are. Those of training lag behind by a hundred batches, which is much where training was short.
         """
-        if self._steps_done == 0 and self.recipe.needs_length:
-            warnings.warn(
-                "session.step was never called, so the recipe's schedules are where they begin; "
-                "call it at the start of each batch, or use tersify.compress_ where there is no training",
-                stacklevel=3,
-            )
+        if self.recipe.needs_length and self._steps_done < self.steps:
+            told = packed_early(self._steps_done, self.steps)
+            warnings.warn(told, stacklevel=3)  # past torch.no_grad
         if calibration is not None:
             recalibrate_(self.model, Calibration.of(calibration))
-        self._emptied.tell(self.sites, stacklevel=3)  # past torch.no_grad
+        self._emptied.tell(self.sites, stacklevel=3)
         return self._packed()
 
     def _packed(self) -> CompressedModel:
