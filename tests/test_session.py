@@ -47,7 +47,7 @@ def test_recurrent_layers_really_use_the_transformed_weights():
     model, x = make("lstm")
     before = model(x)
     session = tersify.attach(
-        model, recipe_of((Ternary(delta0=0.9, cap=0.9),), weights="rnn.*")
+        model, recipe_of((Ternary(delta0=0.9, floor=0.0),), weights="rnn.*")
     )
     assert not torch.equal(model(x), before)  # every weight of the LSTM is zero now
     assert torch.equal(model(x), model(torch.zeros_like(x)))

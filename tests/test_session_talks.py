@@ -1,5 +1,7 @@
 """What a session asks for, tells and warns of."""
 
+import warnings
+
 import pytest
 from torch import nn
 
@@ -121,6 +123,32 @@ def test_packing_before_the_first_step_and_training_past_the_end_are_told():
     with pytest.warns(UserWarning, match="past the 2 steps that attach was told"):
         session.step()
     session.step()  # once is enough
+
+
+def test_packing_before_the_end_of_the_schedules_is_told_and_looking_is_not():
+    session = tersify.attach(
+        nn.Linear(40, 40), "ternary-target", sparsity=0.9, steps=100
+    )
+    for _ in range(10):
+        session.step()
+    with pytest.warns(UserWarning, match="packed at step 10 of 100") as told:
+        zeros = session.pack().sparsity_percent()
+    assert zeros < 85
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert session.status()["zeros"] == zeros
+        for _ in range(90):
+            session.step()
+        assert session.pack().sparsity_percent() == pytest.approx(90, abs=0.1)
+
+
+def test_packing_early_is_no_news_where_nothing_depends_on_the_length():
+    session = tersify.attach(nn.Linear(40, 40), "twn", steps=100)
+    session.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.pack()
 
 
 def test_the_status_tells_progress_zeros_entropy_and_the_methods_own_figures():

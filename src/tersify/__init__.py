@@ -7,7 +7,9 @@ imports the training half, and the command line answers at once.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tersify.lazy_modules import submodule
 
 if TYPE_CHECKING:
     from tersify.codec import TerseFileError as TerseFileError
@@ -57,13 +59,13 @@ _HOMES = {
 __all__ = [*_HOMES]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from tersify.version import version
 
         return version()
     if name not in _HOMES:
-        raise AttributeError(f"module 'tersify' has no attribute {name!r}")
+        return submodule("tersify", name)
     return getattr(importlib.import_module(f"tersify.{_HOMES[name]}"), name)
 
 

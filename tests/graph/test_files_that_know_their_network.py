@@ -139,17 +139,24 @@ class Numpy(nn.Module):
         return torch.from_numpy(x.numpy() * 2)
 
 
+class OnValues(nn.Module):
+    def forward(self, x):
+        return -x if x.sum().item() > 1e9 else x
+
+
 @pytest.mark.parametrize(
     ("model", "example", "message"),
     [
+        (OnValues(), torch.ones(2, 2), "OnValues cannot be written down as a graph"),
         (Numpy(), torch.ones(2, 2), "Numpy cannot be written down as a graph"),
         (nn.Linear(2, 2), [], "an example is a tensor, or a tensor for each argument"),
         (nn.Linear(2, 2), "x", "an example is a tensor"),
     ],
 )
-def test_what_cannot_be_written_down_is_told(model, example, message):
+def test_what_cannot_be_written_down_is_told(model, example, message, capfd):
     with pytest.raises(ValueError, match=message):
         recorded(model, example)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_save_wants_the_plain_network_and_an_example(tmp_path):

@@ -174,9 +174,7 @@ def test_a_training_that_stops_early_is_told():
         def on_train_batch_end(self, trainer, *_):
             trainer.should_stop = trainer.global_step >= 5
 
-    with pytest.warns(
-        UserWarning, match=f"stopped at step .* of {STEPS}, so the recipe's schedules"
-    ):
+    with pytest.warns(UserWarning, match=f"packed at step .* of {STEPS}, before"):
         trainer(TersifyCallback("agp-90"), Enough()).fit(Lit(), loader())
 
 

@@ -57,6 +57,20 @@ def test_the_growing_threshold_leaves_more_zeros_than_the_fixed_one(tmp_path):
     assert "−Δ" in drawn.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", [n for n in TRAINED if n.startswith("ternary")])
+def test_the_thresholds_of_paper_1_grow_as_it_prints_them(name):
+    experiment = Experiment.load(name)
+    methods = [
+        method
+        for row in (*experiment.rows, *experiment.as_smoke().rows)
+        if (recipe := row.load_recipe()) is not None
+        for method in recipe.methods
+        if method.name == "ternary"
+    ]
+    assert methods
+    assert all(method.floor == 0 for method in methods)
+
+
 MEASURED = """
 title = "Rows that are no training"
 source = "nobody"

@@ -20,6 +20,9 @@ METHODS = [
     (Lookup(n=3),),
     (Prune(sparsity=0.7),),
     (Prune(sparsity=0.5), Ternary(spread=0.2)),
+    # thresholds that wait for the latents, each for its own
+    (Ternary(regime="linear"),),
+    (Prune(sparsity=0.5), Ternary(regime="linear")),
 ]
 STEPS, BATCH = 50, 16
 
@@ -145,7 +148,9 @@ def folder(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "index", range(len(METHODS)), ids=["ternary", "lookup", "prune", "prune+ternary"]
+    "index",
+    range(len(METHODS)),
+    ids=["ternary", "lookup", "prune", "prune+ternary", "waiting", "prune+waiting"],
 )
 def test_ranks_with_half_of_the_latents_end_with_the_codes_of_one_process(
     index, folder

@@ -301,7 +301,7 @@ def test_a_trial_interrupted_in_mid_training_is_finished_with_its_own_parameters
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
 def test_a_pruner_stops_trials_on_what_epochs_tell(pruner, tmp_path):
-    space = '"ternary.delta0" = { uniform = [0.02, 0.5] }'
+    space = '"ternary.delta0" = { uniform = [0.02, 0.3] }'
     results = sweep(
         make(pruner=pruner, objectives='"sparsity"', epochs=4, trials=12, space=space),
         tmp_path / "out",

@@ -88,6 +88,7 @@ DEFAULTS = {
         "clip": True,
         "spread": None,
         "scale": "none",
+        "floor": 0.1,
     },
     "ternary-target": {
         "sparsity": 0.9,
@@ -153,6 +154,7 @@ ENDS = [
     ("ternary", "sparsity", (TINY, 0.999), (0.0, 1.0)),
     ("ternary", "over", (1,), (0,)),
     ("ternary", "spread", (TINY, 1.0), (0.0, 1.01)),
+    ("ternary", "floor", (0.0, 0.999), (-TINY, 1.0)),
     ("ternary-target", "sparsity", (TINY, 0.999), (0.0, 1.0)),
     ("ternary-target", "start", (TINY, 0.999), (0.0, 1.0)),
     ("ternary-target", "begin", (0.0, 0.59), (-TINY, 0.6)),

@@ -81,6 +81,24 @@ def test_without_the_package_onnx_the_engines_that_need_its_file_say_so(monkeypa
     )
 
 
+class Branching(nn.Module):
+    """The way through depends on values, which torch.export does not follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return -y if y.sum().item() > 1e9 else y
+
+
+def test_a_network_that_cannot_be_handed_over_is_refused_in_one_sentence(capfd):
+    with pytest.raises(ValueError, match=r"torch\.export, which does not follow Branch"):
+        bench(Branching().eval(), torch.randn(2, 8), peers=("torch", "tersify"))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_precision_that_the_cpu_lacks_is_missing_and_not_replaced(monkeypatch):
     monkeypatch.delenv("TERSIFY_ISA", raising=False)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()

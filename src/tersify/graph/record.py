@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.utils import parametrize
 
+from tersify.exporting import exported
 from tersify.graph.graph_module import GraphNetwork, parsed
 from tersify.graph.json_arguments import Json, dtype_name, tensor_to_json, to_json
 from tersify.graph.operations import name_of
@@ -74,9 +75,7 @@ def _for_any_batch(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Js
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...], free: Any) -> Any:
-    return torch.export.export(model, inputs, dynamic_shapes=free).run_decompositions(
-        {}
-    )
+    return exported(model, inputs, dynamic_shapes=free).run_decompositions({})
 
 
 def _checked(

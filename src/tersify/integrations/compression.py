@@ -4,7 +4,6 @@ another program made.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -103,12 +102,6 @@ class Compression:
         with its final weights.
         """
         session = self.running
-        done, steps = session.state_dict()["steps_done"], session.steps
-        if self.recipe.needs_length and done < steps:
-            warnings.warn(
-                f"training stopped at step {done:,} of {steps:,}, so the recipe's schedules did not reach their end",
-                stacklevel=2,
-            )
         self.packed = session.pack(calibration=self._calibration)
         session.bake_()
         self.session, self._is_over = None, True

@@ -38,7 +38,9 @@ class Ternary(Method):
     clipped. `spread` rescales the latents to that standard deviation at attach (Δ0 =
     0.1 wants about 0.2), for networks whose own initialisation is smaller. `scale`
     gives each tensor or output channel a learned factor, which a network needs where no
-    BatchNorm absorbs it.
+    BatchNorm absorbs it. `floor` is the fraction of each weight that stays whatever Δ is
+    (with `sparsity`, of what that leaves): there Δ waits for the latents, which training
+    spreads. 0 is the paper's own Δ, made for latents that begin at 0.2.
     """
 
     regime: str | Callable[[float], float] = "fixed"
@@ -50,6 +52,7 @@ class Ternary(Method):
     clip: bool = True
     spread: float | None = None
     scale: str = "none"
+    floor: float = 0.1
 
     def __post_init__(self) -> None:
         if not callable(self.regime) and not (
@@ -80,6 +83,7 @@ class Ternary(Method):
         if self.over is not None:
             check_whole("over", self.over, low=1)
         check_latent_settings(self.spread, self.scale)
+        check_range("floor", self.floor, low=0.0, high=1.0, high_open=True)
 
     def schedule(self, epochs: float) -> Schedule:
         """Δ as a function of progress in a run of `epochs` epochs."""
@@ -97,6 +101,11 @@ class Ternary(Method):
         return self.regime != "fixed" or self.sparsity is not None
 
     @property
+    def _least(self) -> float:
+        """The fraction of each weight that stays."""
+        return self.floor * (1.0 if self.sparsity is None else 1.0 - self.sparsity)
+
+    @property
     def _clips(self) -> bool:
         """Clipped latents meet at the border, where no threshold can part them for a
         fraction of zeros.
@@ -111,6 +120,7 @@ class Ternary(Method):
             saturate=self.sparsity is None,
             spread=self.spread,
             scale=self.scale,
+            floor=self._least,
         )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
@@ -123,16 +133,19 @@ class Ternary(Method):
 
     def update(self, bound: Bound, step: Step) -> None:
         assert isinstance(bound, TernaryBound)
+        measures = self.sparsity is not None or self.floor > 0
+        if measures and not is_measured_at(step.progress):
+            return
         threshold = self.schedule(step.progress.epochs)(step.progress)
-        if self.sparsity is not None:
-            if not is_measured_at(step.progress):
-                return
+        if self.sparsity is None:
+            bound.set_thresholds_(threshold)
+        else:
             # Δ follows the regime until it reaches the quantile, and the quantile from
             # there on: as a tensor, since a Python number would wait for a GPU.
             quantile = magnitude_quantile(bound.entering(), self.sparsity)
             bound.set_thresholds_(quantile.clamp(max=threshold))
-            return
-        bound.set_thresholds_(threshold)
+        if self.floor > 0:
+            bound.hold_back_(self._least)
 
     def prepare(
         self, bound: Bound, weights: FlatWeights
@@ -141,7 +154,8 @@ class Ternary(Method):
         return bound.ternarized(weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
-        return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}
+        assert isinstance(bound, TernaryBound)
+        return {"Δ": bound.largest_threshold()}
 
 
 @functools.cache

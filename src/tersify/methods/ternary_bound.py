@@ -12,13 +12,13 @@ from tersify import ranks
 from tersify.methods.base import Bound
 from tersify.methods.flat_weights import FlatWeights, Prepared, clip_, signs_beyond
 from tersify.methods.relative_levels import AllLevels, levels_of
-from tersify.methods.threshold import TernaryTransform
+from tersify.methods.threshold import TernaryTransform, leaving
 
 
 @dataclass(frozen=True, eq=False)
 class TernaryBound(Bound):
-    """Transforms that share their settings and, as long as nobody edits one of them,
-    their threshold.
+    """Transforms that share their settings and their threshold, where that is held back
+    for none of them.
     """
 
     # the thresholds' versions when they were known to be equal
@@ -36,6 +36,18 @@ class TernaryBound(Bound):
                 thresholds[1:], [thresholds[0]] * (len(thresholds) - 1)
             )
         self._equal_at[:] = [each._version for each in thresholds]
+
+    def hold_back_(self, fraction: float) -> None:
+        """No threshold leaves less than this fraction of what enters its transform."""
+        for threshold, entering in zip(
+            self.buffers("threshold"), self.entering(), strict=True
+        ):
+            # A network without memory has no numbers, nor has an empty weight.
+            if entering.numel() and not entering.is_meta:
+                threshold.clamp_(max=leaving(entering, fraction))
+
+    def largest_threshold(self) -> float:
+        return float(torch.stack(self.buffers("threshold")).max())
 
     def densities(self) -> list[Tensor]:
         """Of each weight the fraction that is not zero."""
@@ -56,29 +68,31 @@ class TernaryBound(Bound):
                 # The root mean square of a ternary weight is factor · √density.
                 transform.factor.start.mul_((density / now).sqrt())
 
-    def _one_threshold(self) -> Tensor | None:
-        """The threshold of all of them, or None where somebody gave them several."""
+    def _thresholds(self, weights: FlatWeights) -> Tensor:
+        """The threshold of all of them or, where they have several, of each number."""
         thresholds = self.buffers("threshold")
-        versions = [each._version for each in thresholds]
+        if [each._version for each in thresholds] == self._equal_at:
+            return thresholds[0]
+
+        def compared() -> Tensor:
+            every = torch.stack(thresholds)
+            if bool((every == every[0]).all()):
+                return thresholds[0]
+            return weights.spread(every)
+
         # Comparing numbers would wait for a GPU in every step, so it is done only after
         # somebody wrote to one of them.
-        if versions != self._equal_at:
-            if bool((torch.stack(thresholds) != thresholds[0]).any()):
-                return None
-            self._equal_at[:] = versions
-        return thresholds[0]
+        made: Tensor = weights.remembered("thresholds", thresholds, compared)
+        return made
 
     @torch.no_grad()
     def ternarized(
         self, weights: FlatWeights
-    ) -> Tensor | tuple[Tensor, Tensor] | Prepared | None:
-        threshold = self._one_threshold()
-        if threshold is None:
-            return None
+    ) -> Tensor | tuple[Tensor, Tensor] | Prepared:
         first, latents = self.transforms[0], weights.values
         assert isinstance(first, TernaryTransform)
         # Equal to TernaryTransform.pattern in every bit.
-        pattern = signs_beyond(latents, threshold)
+        pattern = signs_beyond(latents, self._thresholds(weights))
         # A clipped latent is inside, where all gradients pass. A boolean gain keeps
         # the gradient where it is true, which is eq. 2's indicator.
         inside = latents.abs() <= 1.0 if first.saturate and not first.clip else None

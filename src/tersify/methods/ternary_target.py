@@ -137,4 +137,5 @@ class TernaryTarget(Method):
         return bound.ternarized(weights)
 
     def status(self, bound: Bound) -> dict[str, float]:
-        return {"Δ": float(bound.each(TernaryTransform)[0].threshold)}
+        assert isinstance(bound, TernaryBound)
+        return {"Δ": bound.largest_threshold()}

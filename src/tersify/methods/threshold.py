@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tersify import ranks
 from tersify.checks import check_choice, check_range
 from tersify.methods.base import Transform
 from tersify.methods.relative_levels import RelativeLevels
@@ -22,6 +23,7 @@ SCALES = ("none", "tensor", "channel")
 # the fraction is met within about 0.1 points.
 SAMPLED_LATENTS = 1 << 20
 MOST_STEPS_BETWEEN = 16
+SAMPLED_OF_A_WEIGHT = 1 << 16
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
@@ -35,9 +37,11 @@ def is_measured_at(progress: Progress) -> bool:
     the last one.
     """
     # About fifty measurements in a short run: a quantile over all latents costs as much
-    # as several layers.
-    between = max(1, min(MOST_STEPS_BETWEEN, progress.steps // 50))
-    return progress.step % between == 0 or progress.step + 1 >= progress.steps
+    # as several layers. A run of unknown length counts as long as it is by now.
+    length = max(progress.steps, progress.step)
+    between = max(1, min(MOST_STEPS_BETWEEN, length // 50))
+    last = progress.step in (progress.steps - 1, progress.steps)
+    return last or progress.step % between == 0
 
 
 def magnitude_quantile(latents: Sequence[Tensor], fraction: float) -> Tensor:
@@ -54,6 +58,21 @@ def magnitude_quantile(latents: Sequence[Tensor], fraction: float) -> Tensor:
     return sample.kthvalue(place).values
 
 
+def leaving(entering: Tensor, fraction: float) -> Tensor:
+    """The largest threshold beyond which this fraction of a weight lies, of an even
+    sample of it; zeros that come in are not counted.
+    """
+    flat = ranks.whole(entering).reshape(-1)
+    # An odd stride does not fall in step with a pattern such as 2:4.
+    stride = -(-flat.numel() // SAMPLED_OF_A_WEIGHT) | 1
+    largest_first = flat[::stride].abs().sort(descending=True).values
+    stay = ((largest_first > 0).sum() * fraction).ceil().clamp(min=1)
+    # Gathered and not indexed, which would wait for a GPU.
+    last = largest_first.gather(0, stay.long()[None] - 1)[0]
+    # just below the last one that stays, and those of its size
+    return last * (1 - torch.finfo(last.dtype).eps)
+
+
 class TernaryTransform(Transform):
     threshold: Tensor
 
@@ -66,6 +85,7 @@ class TernaryTransform(Transform):
         saturate: bool = True,
         spread: float | None = None,
         scale: str = "none",
+        floor: float = 0.0,
     ) -> None:
         super().__init__()
         self.clip, self.saturate = clip, saturate
@@ -77,9 +97,11 @@ class TernaryTransform(Transform):
             # correction=0, since a weight of one number has no unbiased deviation.
             size = latent.std(correction=0)
             self._stretch = spread / size if spread is not None and size > 0 else None
+            stretched = latent if self._stretch is None else latent * self._stretch
+            if floor and latent.numel():
+                self.threshold.clamp_(max=leaving(stretched, floor))
             self.factor = None
             if scale != "none":
-                stretched = latent if self._stretch is None else latent * self._stretch
                 # The quantized weight starts with the root mean square of the one it
                 # replaces. A weight of zeros must be able to learn, too.
                 start = (size / self.density(stretched).sqrt()).clamp(min=1e-3)

@@ -1,5 +1,8 @@
 """The runtime: compressed networks compiled to sparse CPU kernels."""
 
+from typing import Any
+
+from tersify.lazy_modules import submodule
 from tersify.runtime.benchmark import BenchRow, bench, speedup
 from tersify.runtime.compiled import CompiledModule
 from tersify.runtime.compiling import compile
@@ -17,3 +20,7 @@ __all__ = [
     "run_reference",
     "speedup",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return submodule(__name__, name)

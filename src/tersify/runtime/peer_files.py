@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tersify.exporting import exported, told_by
 from tersify.runtime import peers
 
 # Weights that share a scale, by bits: the most for which ONNX Runtime has kernels with
@@ -32,10 +33,14 @@ def write_models(
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         dynamic = ({0: torch.export.Dim("batch", min=1)},)
-        torch.export.save(
-            torch.export.export(model, (shown,), dynamic_shapes=dynamic),
-            folder / "model.pt2",
-        )
+        try:
+            program = exported(model, (shown,), dynamic_shapes=dynamic)
+        except Exception as error:  # torch.export raises many kinds
+            raise ValueError(
+                f"engines are handed the network by torch.export, which does not follow {type(model).__name__} for any "
+                f"batch ({told_by(error)}); a forward without branches on values can be timed"
+            ) from error
+        torch.export.save(program, folder / "model.pt2")
         if peers.LLAMA in wanted:
             np.savez(
                 folder / peers.MATRICES,
@@ -59,11 +64,11 @@ def write_models(
             for bits in BLOCKS:
                 if f"onnxruntime-int{bits}" in wanted:
                     _quantize_products(folder, bits)
-        except (ImportError, torch.onnx.OnnxExporterError) as error:
-            # packages or operators that ONNX lacks
-            why = str(error).strip().partition("\n")[0]
+        except Exception as error:
+            # packages or operators that ONNX lacks, or what a quantizer cannot do
             (folder / peers.NO_ONNX).write_text(
-                f"the network cannot be written as ONNX ({why})", encoding="utf-8"
+                f"the network cannot be written as ONNX ({told_by(error)})",
+                encoding="utf-8",
             )
 
 

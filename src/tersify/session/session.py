@@ -19,9 +19,10 @@ from tersify.plain_names import install_plain_names
 from tersify.ranks import whole
 from tersify.recipe import Recipe
 from tersify.schedules import Progress
+from tersify.session.emptied_weights import EmptiedWeights
 from tersify.session.installation import Installation, Work
 from tersify.session.param_groups import param_groups
-from tersify.session.session_story import session_story
+from tersify.session.session_story import packed_early, session_story
 from tersify.session.trained_inputs import TrainedInputs
 from tersify.sites import in_plain_order, uninstall, watched_slot
 from tersify.tensor import CompressedModel
@@ -62,6 +63,7 @@ class Session:
         self._hooks: list[Any] = []
         self._installation = Installation()
         self._inputs = TrainedInputs()
+        self._emptied = EmptiedWeights()
         try:
             self._installation.install_(model, recipe, calibration, example)
             self._inputs.install_(model, recipe, calibration)
@@ -138,7 +140,10 @@ class Session:
         self._move_to(self._steps_done, inputs, targets)
         with torch.no_grad():
             self._preparations.run()
-        self._steps_done += 1
+            self._steps_done += 1
+            # At 1, 2, 4, 8, …: early in a run of any length, and seldom.
+            if self._steps_done & (self._steps_done - 1) == 0:
+                self._emptied.tell(self.sites, stacklevel=2)
 
     def advance_to_end(self) -> None:
         """Let every schedule reach its final value, for compression without training."""
@@ -194,14 +199,12 @@ class Session:
             calibration: batches (inputs, targets) from which batch norms first get the statistics of the weights as
                 they are. Those of training lag behind by a hundred batches, which is much where training was short.
         """
-        if self._steps_done == 0 and self.recipe.needs_length:
-            warnings.warn(
-                "session.step was never called, so the recipe's schedules are where they begin; "
-                "call it at the start of each batch, or use tersify.compress_ where there is no training",
-                stacklevel=3,  # past torch.no_grad
-            )
+        if self.recipe.needs_length and self._steps_done < self.steps:
+            told = packed_early(self._steps_done, self.steps)
+            warnings.warn(told, stacklevel=3)  # past torch.no_grad
         if calibration is not None:
             recalibrate_(self.model, Calibration.of(calibration))
+        self._emptied.tell(self.sites, stacklevel=3)
         return self._packed()
 
     def _packed(self) -> CompressedModel:

@@ -47,6 +47,21 @@ def session_story(
     return "\n".join(lines)
 
 
+def packed_early(steps_done: int, steps: int) -> str:
+    """What is to be told of weights that are packed before their schedules are at their
+    end.
+    """
+    if steps_done == 0:
+        return (
+            "session.step was never called, so the recipe's schedules are where they begin; "
+            "call it at the start of each batch, or use tersify.compress_ where there is no training"
+        )
+    return (
+        f"packed at step {steps_done:,} of {steps:,}, before the recipe's schedules reached their end; tell attach the "
+        "length that training has (status() looks at weights that are still trained)"
+    )
+
+
 def _figures_text(figures: Mapping[str, float]) -> str:
     words = {
         "progress": "{:.0f} % done",

@@ -5,7 +5,6 @@ reads.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from tersify.exporting import exported, told_by
 from tersify.units.attention import HeadAttention
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -50,23 +50,20 @@ def trace(model: nn.Module, example: Example) -> Trace:
     packed = split_attention_(twin)
     args, kwargs = call_arguments(example)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            # torch.export's remarks concern those who keep its program
-            warnings.simplefilter("ignore")
-            exported = torch.export.export(twin, args, kwargs, strict=False)
+        with torch.no_grad():
+            program = exported(twin, args, kwargs, strict=False)
     except Exception as error:
         # whatever the user's forward does wrong, or torch.export cannot follow
-        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{type(model).__name__} cannot be traced with this example ({type(error).__name__}: {reason}); "
+            f"{type(model).__name__} cannot be traced with this example ({told_by(error)}); "
             "give an example that model(example) accepts, and a forward without branches on values"
         ) from error
-    signature = exported.graph_signature
+    signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     # Tied parameters have several names; reversed, so that the first one wins.
     first_name = {id(t): n for n, t in reversed([*_stored(twin)])}
     tensors = dict(_stored(twin))
-    graph = exported.graph_module.graph
+    graph = program.graph_module.graph
     # An operation that nobody reads would freeze its units for nothing.
     graph.eliminate_dead_code()
     stored = {

@@ -24,7 +24,7 @@ description = "The demo: sparse ternary digits, threshold growing with the natur
 
 [[rules]]
 weights = "*"
-methods = [{ method = "ternary", regime = "log", delta0 = 0.1, speed = 1.9, cap = 0.7 }]
+methods = [{ method = "ternary", regime = "log", delta0 = 0.1, speed = 1.9, cap = 0.7, floor = 0.0 }]
 
 [train]
 optimizer = "adam"

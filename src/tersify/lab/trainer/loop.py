@@ -229,12 +229,10 @@ class Loop:
             figures = evaluate(
                 self.model, self.data, self._test, device=self.device, amp=self.amp
             )
-            packed = self.session.pack()
-        if packed.compressed():
-            figures |= {
-                "sparsity": packed.sparsity_percent(),
-                "entropy_bits": packed.entropy_bits(),
-            }
+            if self.session.sites:
+                status = self.session.status()
+                figures["sparsity"] = status["zeros"]
+                figures["entropy_bits"] = status["entropy"]
         return figures
 
     def measure_full(self) -> dict[str, float]:

@@ -4,6 +4,7 @@ training.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ class Training(Protocol):
 
     @property
     def drops_units(self) -> bool: ...
+    @property
+    def sites(self) -> Sequence[object]: ...
     def step(
         self, inputs: Tensor | None = None, targets: Tensor | None = None
     ) -> None: ...
@@ -27,6 +30,7 @@ class Training(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def figures(self) -> dict[str, float]: ...
+    def status(self) -> dict[str, float]: ...
     def latents(self) -> dict[str, Tensor]: ...
 
 
@@ -36,6 +40,7 @@ class PlainSession:
     """
 
     drops_units = False
+    sites: Sequence[object] = ()
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -72,6 +77,9 @@ class PlainSession:
         return None
 
     def figures(self) -> dict[str, float]:
+        return {}
+
+    def status(self) -> dict[str, float]:
         return {}
 
     def latents(self) -> dict[str, Tensor]:
