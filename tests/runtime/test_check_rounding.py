@@ -53,7 +53,7 @@ def test_a_right_network_that_amplifies_its_last_bits_stays_int8(chaos):
         warnings.simplefilter("ignore")
         fast = compile(model, x, precision="int8", threads=1)
     assert int8_layers(fast) == DEPTH
-    network = fast._first.network
+    network = fast._sizes.first.network
     assert differs_from_reference(network, [x]) > ROUNDED_TOLERANCE
     # The reference itself ends as far away where the last bits of its input change.
     moved = x * (1 + 1e-6 * torch.randn(x.shape))

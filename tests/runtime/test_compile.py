@@ -59,7 +59,7 @@ def test_resnet20_star_is_one_call_without_loose_norms_additions_activations_or_
     _, fast = star
     kinds = [node.kind for node in fast.plan.nodes]
     assert kinds == ["conv"] * 15 + ["linear"]
-    assert len(fast._first.network.stages) == 1
+    assert len(fast._sizes.first.network.stages) == 1
     assert "16 operations with kernels, 0 torch calls" in fast.plan.describe()
 
 

@@ -40,7 +40,7 @@ def calls_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bounds(fast):
-    return list(fast._bounds.values())
+    return list(fast._sizes.bounds.values())
 
 
 @pytest.mark.usefixtures("module_wins")

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tersify.runtime import compile
-from tersify.runtime.bound_network import Bound
+from tersify.runtime.network import Network
 
 pytest.importorskip("tersify._runtime")
 pytestmark = pytest.mark.usefixtures("kernels_win")  # a layer in torch has no short way
@@ -49,13 +49,13 @@ def took_the_short_way(monkeypatch) -> Callable[[nn.Module, torch.Tensor], bool]
     """Whether a call ends in C++: the ordinary one runs the network's stages from
     Python.
     """
-    entered, run = [], Bound.run_flat
+    entered, run = [], Network.run
 
     def counted(self, inputs):
         entered.append(1)
         return run(self, inputs)
 
-    monkeypatch.setattr(Bound, "run_flat", counted)
+    monkeypatch.setattr(Network, "run", counted)
 
     def took(fast, *x) -> bool:
         entered.clear()
@@ -367,7 +367,7 @@ class Weighed(nn.Module):
 def test_a_network_with_torch_calls_is_recognised_in_c_too(monkeypatch):
     model, x = Weighed().eval(), torch.randn(2, 8, 16)
     fast = compile(model, x, threads=1)
-    assert fast._first.network.calls_torch
+    assert fast._sizes.first.network.calls_torch
 
     def ask(*_):
         raise AssertionError("the call went through Python's checks")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -144,12 +145,12 @@ def test_a_tuple_with_a_constructor_of_its_own_is_an_input_with_all_its_attribut
     assert torch.equal(fast(Odd(x, y)), x + y)
     given = Odd(1, 2)
     given.name = "kept"
-    made = map_leaves(given, lambda leaf: leaf + 1)
-    assert (type(made), tuple(made), made.name) == (Odd, (2, 3), "kept")
+    made = map_leaves(given, lambda leaf: leaf * 2)
+    assert (type(made), tuple(made), made.name) == (Odd, (2, 4), "keptkept")
 
 
 class Frozen(Mapping):
-    """A mapping that nobody can update."""
+    """A mapping that nobody can update; its items lie in an attribute."""
 
     def __init__(self, x: Any) -> None:
         self._x = x
@@ -164,9 +165,16 @@ class Frozen(Mapping):
         return len(self._x)
 
 
+def test_a_mapping_that_cannot_be_updated_is_an_input():
+    model = First().eval()
+    fast = compile(model, (Frozen([torch.randn(3), torch.randn(3)]),))
+    check(fast, model, Frozen([torch.randn(3), torch.randn(3)]))
+
+
 def test_a_container_that_cannot_be_made_again_is_refused_in_one_sentence():
-    with pytest.raises(ValueError, match="Frozen cannot be made again"):
-        compile(First().eval(), (Frozen([torch.randn(3), torch.randn(3)]),))
+    given = MappingProxyType({0: torch.randn(3), 1: torch.randn(3)})
+    with pytest.raises(ValueError, match="mappingproxy cannot be made again"):
+        compile(First().eval(), (given,))
 
 
 class Largest(nn.Module):

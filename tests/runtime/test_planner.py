@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tersify.runtime import compile
-from tersify.runtime import compiled as compiled_module
+from tersify.runtime import sizes as sizes_module
 
 pytest.importorskip("tersify._runtime")
 
@@ -81,20 +81,20 @@ def test_where_dense_products_are_cheaper_everything_around_them_goes_too(costs)
 
 @pytest.mark.usefixtures("kernels_win")
 def test_only_so_many_sizes_are_kept_and_all_stay_right(monkeypatch):
-    monkeypatch.setattr(compiled_module, "MAX_SIZES", 3)
+    monkeypatch.setattr(sizes_module, "MAX_SIZES", 3)
     layer = nn.Linear(8, 4)
     fast = compile(layer, torch.randn(1, 8), threads=1)
     for n in (1, 2, 3, 4, 5, 1, 2, 1):
         x = torch.randn(n, 8)
         with torch.no_grad():
             assert torch.allclose(fast(x), layer(x), atol=1e-5)
-    assert len(fast._bounds) <= 3
+    assert len(fast._sizes.bounds) <= 3
     assert fast.plan.nodes
 
 
 @pytest.mark.usefixtures("kernels_win")
 def test_the_size_used_least_recently_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(compiled_module, "MAX_SIZES", 3)
+    monkeypatch.setattr(sizes_module, "MAX_SIZES", 3)
     captured: list[int] = []
     layer = nn.Linear(8, 4)
 

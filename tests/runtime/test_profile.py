@@ -52,7 +52,7 @@ def test_every_step_of_the_engine_belongs_to_a_node():
     )
     x = torch.randn(3, 16, 8, 8)
     fast = compile(model, x, threads=2)
-    (segment,) = fast._first.network.stages
+    (segment,) = fast._sizes.first.network.stages
     _, steps = segment.profile([x])
     assert {name for name, _, _ in steps} <= {node.name for node in fast.plan.nodes}
     assert all(time.kernel for time in fast.profile(x, repeats=1) if time.parameter)

@@ -16,6 +16,7 @@ constexpr size_t kMaxEntries = 8;
 // Made once: looking a name up by its bytes would cost more than the call.
 struct Names {
   PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* attributes = PyUnicode_InternFromString("__dict__");
   PyObject* forward = PyUnicode_InternFromString("forward");
   PyObject* compiled = PyUnicode_InternFromString("_compiled_call_impl");
   PyObject* hooks[4] = {PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks"),
@@ -57,6 +58,20 @@ int64_t numel(const std::vector<int64_t>& shape) {
 bool negative(nb::handle x) {
   PyObject* self = x.ptr();
   return checked(PyObject_VectorcallMethod(names().is_neg, &self, 1, nullptr)).ptr() != Py_False;
+}
+
+// A module may tell an input given twice from two equal ones.
+bool twice(const nb::tuple& inputs) {
+  for (size_t i = 1; i < inputs.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (inputs[i].ptr() == inputs[j].ptr()) return true;
+  return false;
+}
+
+// Attributes that somebody gave a tensor: a forward may read them.
+bool carries(nb::handle x) {
+  const nb::object held = checked(PyObject_GetAttr(x.ptr(), names().attributes));
+  return PyDict_Size(held.ptr()) != 0;
 }
 
 PyObject* item(const nb::dict& attributes, PyObject* name) {
@@ -145,7 +160,7 @@ const FastCall::Entry* FastCall::find(const nb::tuple& inputs, std::vector<Span>
   std::vector<nb::dlpack::dltensor> given(inputs.size());
   // Asking Python may let other threads run, which may move the entries: nothing below does.
   for (size_t i = 0; i < given.size(); ++i)
-    if (!describe(inputs[i], given[i]) || !given[i].data || negative(inputs[i])) return nullptr;
+    if (!describe(inputs[i], given[i]) || !given[i].data || negative(inputs[i]) || carries(inputs[i])) return nullptr;
   for (size_t e = 0; e < entries_.size(); ++e) {
     const Entry& entry = entries_[e];
     bool fits = entry.inputs.size() == given.size();
@@ -161,7 +176,7 @@ const FastCall::Entry* FastCall::find(const nb::tuple& inputs, std::vector<Span>
 }
 
 nb::object FastCall::operator()(const nb::tuple& inputs, const nb::dict& module) {
-  return entries_.empty() || wrapped(module) || watched() ? nb::none() : run(inputs);
+  return entries_.empty() || wrapped(module) || watched() || twice(inputs) ? nb::none() : run(inputs);
 }
 
 nb::object FastCall::run(const nb::tuple& inputs) {

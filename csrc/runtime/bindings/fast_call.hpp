@@ -35,9 +35,9 @@ class FastCall {
   // From now on `function` takes the tuple of inputs that are like these: for networks that are not one engine.
   void remember_function(const nanobind::tuple& examples, nanobind::object function);
 
-  // The outputs as a list, or the one, or what the function returns. None where an input differs or is not finite, somebody watches or, as its
-  // attributes say, stands around the module. It is not told of the module before: that would hold it, and the garbage
-  // collector does not see what C++ holds.
+  // The outputs as a list, or the one, or what the function returns. None where an input differs, is given twice or is
+  // not finite, somebody watches or, as its attributes say, stands around the module. It is not told of the module
+  // before: that would hold it, and the garbage collector does not see what C++ holds.
   nanobind::object operator()(const nanobind::tuple& inputs, const nanobind::dict& module);
   // The same for a part of a network, whose caller has seen to it that nobody watches.
   nanobind::object run(const nanobind::tuple& inputs);

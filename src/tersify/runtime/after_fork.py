@@ -54,13 +54,19 @@ def make_torch_safe() -> None:
         )
 
 
+class CallsItselfError(ValueError):
+    """What a call of a network waits for is that call."""
+
+
 class Lock:
     """A lock of this process: another thread may have held the parent's when this one
-    was forked.
+    was forked. A thread that holds it already is refused, since it would wait for
+    itself.
     """
 
     def __init__(self) -> None:
         self._owner, self._lock = os.getpid(), threading.Lock()
+        self._holder: int | None = None  # the thread that holds it
 
     @property
     def was_forked(self) -> bool:
@@ -72,11 +78,18 @@ class Lock:
         if self.was_forked:
             with _process.renewing:
                 if self.was_forked:
-                    self._lock = threading.Lock()
+                    self._lock, self._holder = threading.Lock(), None
                     self._owner = os.getpid()
+        if self._holder == threading.get_ident():
+            raise CallsItselfError(
+                "the network calls itself, by its forward or by a hook, and would wait for itself for ever; call the "
+                "module that it was compiled from"
+            )
         self._lock.acquire()
+        self._holder = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
+        self._holder = None
         self._lock.release()
 
 

@@ -29,9 +29,10 @@ from tersify.runtime.check import (
 )
 from tersify.runtime.engine import Kernels, Segment
 from tersify.runtime.inputs import in_order, strides_in_order
-from tersify.runtime.nested import map_leaves
+from tersify.runtime.nested import Structure
 from tersify.runtime.network import Network
 from tersify.runtime.planner import Planner
+from tersify.runtime.returned import Returned
 from tersify.runtime.shared_inputs import refuse_fixed_tensors, writes_are_seen
 
 # nodes that are sent back to torch one by one; after that all of them are
@@ -43,14 +44,20 @@ class Bound:
     are changed here, too.
     """
 
-    def __init__(self, graph: Graph, network: Network) -> None:
+    def __init__(self, graph: Graph, network: Network, given: Sequence[Tensor]) -> None:
         self.graph = graph
         self.network = network
+        made = None if graph.random else network.run(given)
+        self._returned = Returned(graph, given, made, network.plan.constants)
         self.returns_one_tensor = type(graph.outputs) is Ref
         self._names = graph.results
+        self._outputs = Structure(graph.outputs)
         self.depends_on_strides = graph.depends_on_strides
         # calls with inputs of the same sizes may still differ
-        self.looks_at_memory = graph.depends_on_strides or bool(graph.written)
+        self.looks_at_memory = (
+            graph.depends_on_strides or bool(graph.written) or self.is_entangled
+        )
+        self.minds_strides = self._returned.minds_strides
         # runs instead of the network, where it is faster
         self.module: nn.Module | None = None
         self._plain = (
@@ -94,11 +101,17 @@ class Bound:
         if torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):  # the graph has the casts
                 return self.run(inputs)
-        made = self.run_flat(inputs)
+        made = self._run_flat(inputs)
+        if not self._returned.is_as_made:
+            made = self._returned.finished(made, inputs)
         return made[0] if self._plain else self.like_the_module(made)
 
     def run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of the plan's outputs, after the module's changes to inputs and
+        """The tensors of the plan's outputs, each with memory of its own."""
+        return self._returned.alone(self._run_flat(inputs))
+
+    def _run_flat(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The same as the network made them, after the module's changes to inputs and
         state.
         """
         made = self.network.run([*self.laid_out(inputs), *self.graph.state.values()])
@@ -115,13 +128,22 @@ class Bound:
         return made
 
     def needs_the_module(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether a write reaches what else this call reads, so that only the module
-        itself is right.
+        """Whether a write reaches what else this call reads, or a result shares memory
+        in a way that no plan can give, so that only the module itself is right.
         """
+        if self._returned.needs_the_module(inputs):
+            return True
+        if self.is_entangled:
+            return self.module is None
         if not self.graph.written:
             return False
         refuse_fixed_tensors(self.graph, inputs)
         return writes_are_seen(self.graph, inputs)
+
+    @property
+    def is_entangled(self) -> bool:
+        """Only the module itself returns results that share memory as its own do."""
+        return self._returned.is_entangled
 
     def laid_out(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """The inputs as the capture had them: one number behind the other, unless it
@@ -139,9 +161,8 @@ class Bound:
         if self._tuple is not None:
             return tuple([made[i] for i in self._tuple])
         values = dict(zip(self._names, made, strict=True))
-        return map_leaves(
-            self.graph.outputs,
-            lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf,
+        return self._outputs.made(
+            lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf
         )
 
     @property
@@ -158,10 +179,10 @@ class Bound:
         """Where the whole network is one C++ call of floats with one result, however
         they are laid out.
         """
-        # The C++ call bypasses everything that `run_flat` does, writing back inputs and
+# The C++ call bypasses everything that `run_flat` does, writing back inputs and
         # state and looking at strides, and the choice of the module instead.
-        simple = self._plain and not self.graph.state and not self.depends_on_strides
-        simple = simple and not self.may_be_the_module
+        simple = self._plain and self._returned.is_as_made and not self.graph.state
+        simple = simple and not (self.depends_on_strides or self.may_be_the_module)
         segment = self.network.only_segment() if simple else None
         return segment if segment is not None and segment.takes_only_floats else None
 
@@ -209,7 +230,7 @@ def _bound(
             else None
         )
         if wrong is None and _keeps_enough(lost, planner.precision):
-            return Bound(graph, rounded)
+            return Bound(graph, rounded, given)
         if wrong is not None:
             node, error = wrong
             why = (
@@ -217,7 +238,8 @@ def _bound(
                 f"{getattr(node.op, 'parameter', '') or node.name!r} by {error:.1e}), so fp32 runs"
             )
             _tell(why, strict=strict)
-    return Bound(graph, _agreeing(captured, given, planner, kernels, strict=strict))
+    network = _agreeing(captured, given, planner, kernels, strict=strict)
+    return Bound(graph, network, given)
 
 
 def _keeps_enough(lost: float, precision: str) -> bool:

@@ -15,20 +15,20 @@ def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls with equal keys run the same plan. Under autocast a module computes in
     other types.
     """
-    if torch.is_autocast_enabled("cpu"):
-        # The type that autocast casts to is part of the key, because the same module
-        # records other casts.
-        return (
-            torch.get_autocast_dtype("cpu"),
-            *(signature(x) for x in args),
-            *map(signature, kwargs.items()),
-        )
     # The usual call, without a walk through nested arguments. `type` and not
-    # `isinstance`, since a subclass may compute something else.
-    if not kwargs and all(type(x) is Tensor for x in args):
-        return tuple((x.shape, x.dtype) for x in args)
-    return tuple(signature(x) for x in args) + tuple(
-        (name, signature(x)) for name, x in kwargs.items()
+    # `isinstance`, since a subclass may compute something else; each once, since a
+    # module may ask whether two are one.
+    plain = not kwargs and all(type(x) is Tensor for x in args)
+    if plain and (len(args) < 2 or len(set(map(id, args))) == len(args)):
+        key: tuple[Any, ...] = tuple((x.shape, x.dtype) for x in args)
+    else:
+        key = signature((args, dict(kwargs)), {})
+    # The type that autocast casts to is part of the key, because the same module
+    # records other casts.
+    return (
+        (torch.get_autocast_dtype("cpu"), key)
+        if torch.is_autocast_enabled("cpu")
+        else key
     )
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from tersify.modes import eval_mode
 from tersify.runtime.capture import Captured, Graph, Ref, resolve
+from tersify.runtime.capture.given import Given, copied_in_order
 from tersify.runtime.engine import Kernels
-from tersify.runtime.nested import leaves, map_leaves, tensors
+from tersify.runtime.nested import leaves, tensors
 from tersify.runtime.network import Network
 from tersify.runtime.ops import ConvKernel, Levels
 from tersify.runtime.passes.quantize import ROUNDED
@@ -79,21 +80,14 @@ def differs_when_nobody_looks(
     if graph.random:
         return 0.0
     # Copies, because the module may write to its inputs.
-    own_args, own_kwargs = map_leaves(
-        (args, dict(kwargs)),
-        lambda leaf: (
-            leaf.detach().clone(memory_format=torch.contiguous_format)
-            if isinstance(leaf, Tensor)
-            else leaf
-        ),
-    )
+    given = Given(model, args, kwargs, copied_in_order)
     # A forward that changes buffers must leave no trace of this extra call.
     before = [(tensor, tensor.detach().clone()) for tensor in graph.state.values()]
     try:
         with torch.no_grad(), eval_mode(model):
             made = [
                 tensor.detach().clone()
-                for tensor in tensors(model(*own_args, **own_kwargs))
+                for tensor in tensors(model(*given.args, **given.kwargs))
             ]
     finally:
         with torch.no_grad():

@@ -20,7 +20,7 @@ from tersify.modes import eval_mode
 from tersify.runtime.bound_network import Bound
 from tersify.runtime.capture import Captured
 from tersify.runtime.check import FP32_TOLERANCE, difference
-from tersify.runtime.nested import tensors
+from tersify.runtime.nested import map_leaves, tensors
 
 # A measurement takes this much CPU time, within these counts of rounds.
 SECONDS = 0.1
@@ -43,7 +43,7 @@ class Eager:
         self._model = model
 
     @cached_property
-    def _twin(self) -> nn.Module | None:
+    def twin(self) -> nn.Module | None:
         return twin(self._model)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -62,13 +62,14 @@ class Eager:
         """The module to call, where the plan has torch calls and takes longer; `call`
         runs the plan the way a user does.
         """
-        made = self._twin if bound.may_be_the_module else None
+        made = self.twin if bound.may_be_the_module else None
         if made is None:
             return None
         # The module must give what it gave in the capture before it may be timed.
         wanted = tensors(
             bound.like_the_module([captured.made[name] for name in bound.graph.results])
         )
+        args, kwargs = map_leaves((args, dict(kwargs)), lambda leaf: leaf, {})
         with torch.no_grad():
             try:
                 results = tensors(made(*args, **kwargs))

@@ -52,12 +52,14 @@ def remember(
     fast: Any, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """The fast call knows positional tensors by their shapes and types, so it must not
-    see a network that is bound to strides, to keywords or to autocast, or that writes.
+    see a network that is bound to strides, to keywords, to autocast or to an input
+    given twice, or that writes.
     """
     if (
         fast is None
         or kwargs
         or any(type(x) is not Tensor for x in args)
+        or len(set(map(id, args))) < len(args)
         or bound.looks_at_memory
         or torch.is_autocast_enabled("cpu")
     ):

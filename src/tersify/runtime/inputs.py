@@ -4,6 +4,7 @@ checked before anything runs.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,7 @@ def example_arguments(example: Any, device: str = "cpu") -> Arguments:
     """An example is a tensor, a tuple of positional inputs, or a dict of inputs by
     keyword.
     """
-    # Sorted, so that the order in a dict does not make another plan.
-    kwargs = dict(sorted(example.items())) if isinstance(example, Mapping) else {}
+    kwargs = dict(example) if isinstance(example, Mapping) else {}
     args: tuple[Any, ...] = (
         tuple(example) if isinstance(example, (tuple, list)) else (example,)
     )
@@ -38,14 +38,16 @@ def example_arguments(example: Any, device: str = "cpu") -> Arguments:
 def check_inputs(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str = "cpu"
 ) -> list[Tensor]:
-    """The tensors among the inputs, in order; anything else must be plain data."""
+    """The tensors among the inputs, each once, in order; anything else must be plain
+    data.
+    """
     name, remedy = (
         ("CPU", ".cpu()") if device == "cpu" else (device.upper(), f".to({device!r})")
     )
-    given = []
+    given = {}
     # The usual call; looking through nested containers takes longer.
     plain = not kwargs and all(type(x) is Tensor for x in args)
-    for leaf in args if plain else leaves((args, dict(kwargs))):
+    for leaf in args if plain else _leaves((args, dict(kwargs))):
         # An object that is neither may hide tensors that nobody would check.
         if not isinstance(leaf, Tensor):
             if not is_plain(leaf):
@@ -55,12 +57,44 @@ def check_inputs(
                 )
             continue
         refuse_indirect(leaf)
+        if vars(leaf):
+            _refuse_attributes(leaf)
         if leaf.layout != torch.strided or leaf.device.type != device:
             raise ValueError(
                 f"inputs must be dense {name} tensors, got {leaf.layout} on {leaf.device}; use {remedy} or .to_dense()"
             )
-        given.append(leaf)
-    return given
+        given[id(leaf)] = leaf
+    return list(given.values())
+
+
+def _refuse_attributes(x: Tensor) -> None:
+    """A plan has no place for what somebody wrote on a tensor. Names with an underscore
+    are book-keeping of torch and others; a subclass knows its own.
+    """
+    names = [name for name in vars(x) if not name.startswith("_")]
+    if names and type(x) in (Tensor, nn.Parameter):
+        raise ValueError(
+            f"an input tensor carries {names[0]!r} as an attribute, which a compiled network does not see; give it as "
+            "an input of its own"
+        )
+
+
+def _leaves(nested: Any) -> list[Any]:
+    try:
+        return leaves(nested)
+    except RecursionError:
+        raise ValueError("an input is a container that holds itself") from None
+
+
+def sees_the_order_of_keywords(model: nn.Module) -> bool:
+    """Whether its forward takes keywords of any name; otherwise their order means
+    nothing.
+    """
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):  # it is no function of Python
+        return True
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:

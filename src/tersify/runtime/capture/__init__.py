@@ -5,7 +5,7 @@ of these inputs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,17 @@ from torch import Tensor, nn
 
 from tersify.modes import eval_mode
 from tersify.runtime.capture.attributes import Attributes
+from tersify.runtime.capture.given import (
+    Copy,
+    Given,
+    copied_in_order,
+    copied_with_strides,
+)
 from tersify.runtime.capture.padded_encoders import refuse_nested_paddings
 from tersify.runtime.capture.randomness import numbers_kept
 from tersify.runtime.capture.recorder import Recorder
 from tersify.runtime.capture.refusal import CannotCapture, refuse
-from tersify.runtime.capture.shared_memory import with_strides
+from tersify.runtime.capture.sharing import sharing
 from tersify.runtime.capture.values import Call, Graph, Ref, Value, refs, resolve
 from tersify.runtime.nested import is_plain, map_leaves, tensors
 
@@ -35,7 +41,6 @@ __all__ = [
 ]
 
 INPUT = "input"
-Copy = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,7 @@ def capture(
     depend on strides. `state`: tensors of the module that are known to change; those
     that this run changes are found.
     """
-    copy = _with_strides if keep_strides else _contiguous
+    copy = copied_with_strides if keep_strides else copied_in_order
     with numbers_kept():
         try:
             return _settled(model, args, kwargs, state, copy)
@@ -104,7 +109,11 @@ def _settled(
     settled = False
     before = Attributes(model)
     for _ in range(4):
-        recorder, captured, changed = _record(model, args, kwargs, state, copy)
+        try:
+            recorder, captured, changed = _record(model, args, kwargs, state, copy)
+        except Exception:
+            before.restore()
+            raise
         # they change from call to call: the next record reads them as inputs
         if recorder.mutated:
             state = (*state, *recorder.mutated.values())
@@ -136,16 +145,9 @@ def _record(
     # needs a private name of torch, so not before it is used
     from tersify.runtime.capture.recording_modes import watch
 
-    # The run may write to its inputs, and the caller's tensors must not change.
-    copies: list[Tensor] = []
-
-    def copied(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        copies.append(copy(leaf.detach()))
-        return copies[-1]
-
-    copied_args, copied_kwargs = map_leaves((args, dict(kwargs)), copied)
+    # The run may write to its inputs, and what the caller holds must not change.
+    given = Given(model, args, kwargs, copy)
+    copies = given.tensors
     inputs = tuple(INPUT if i == 0 else f"{INPUT}_{i}" for i in range(len(copies)))
     for name, tensor in zip(inputs, copies, strict=True):
         recorder.add_live(tensor, name)
@@ -161,19 +163,21 @@ def _record(
             eval_mode(model),
             refuse_nested_paddings(model),
         ):
-            outputs = watch(recorder, lambda: model(*copied_args, **copied_kwargs))
-        referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf))
-        live = zip((*inputs, *state_names), (*copies, *state), strict=True)
+            outputs = watch(recorder, lambda: model(*given.args, **given.kwargs))
+        given.refuse_changes()
+        referred = map_leaves(outputs, lambda leaf: _output(recorder, leaf), {})
+        live = dict(zip((*inputs, *state_names), (*copies, *state), strict=True))
         # An input or state whose current value has another name was written to.
         written = {
             name: now
-            for name, tensor in live
+            for name, tensor in live.items()
             if (now := recorder.current(tensor)) != name
         }
+        returned = tensors(outputs)
         made = {
-            recorder.current(t): t.detach().clone()
-            for t in (*tensors(outputs), *copies, *state)
+            recorder.current(t): t.detach().clone() for t in (*returned, *live.values())
         }
+        shared = sharing(recorder, returned, live)
     finally:
         recorder.generators.restore()
         with torch.no_grad():
@@ -193,17 +197,10 @@ def _record(
         depends_on_strides=recorder.depends_on_strides
         or not written.keys().isdisjoint(inputs),
         strides_read_by=recorder.strides_read_by,
+        sharing=shared,
     )
     captured = Captured(graph=graph, made=made)
     return recorder, captured, before.changed(recorder)
-
-
-def _contiguous(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _with_strides(tensor: Tensor) -> Tensor:
-    return with_strides(tensor, tuple(tensor.shape), tensor.stride())
 
 
 def _output(recorder: Recorder, leaf: Any) -> Any:

@@ -73,6 +73,18 @@ class Recorder:
         self._outside[_storage_id(tensor)] = (storage, tensor)
         self._track(tensor, storage, name)
 
+    def owns(self, tensor: Tensor) -> bool:
+        """Whether it is a parameter or a buffer of the module."""
+        return id(tensor) in self._names
+
+    def from_outside(self) -> list[Tensor]:
+        """What the run read and neither made nor was given, a tensor of each memory."""
+        return [
+            tensor
+            for key, (storage, tensor) in self._outside.items()
+            if not storage.live and key not in self._made_here
+        ]
+
     def is_live(self, arguments: Any) -> bool:
         return any(self._entry(t).storage.live for t in tensors(arguments))
 
@@ -152,9 +164,9 @@ class Recorder:
         entry = self._entry(written)
         if entry.storage.live:
             return
-        # Three cases. Memory of the module: it is state, and its old numbers are saved.
-        # Memory that this run made as a constant: constants that were read before keep
-        # a copy. If a live value is written, that memory becomes live itself.
+        # Memory of the module is state, and its old numbers are saved. Of memory that
+        # this run made as a constant, constants that were read before keep a copy; with
+        # a live value written it becomes live itself.
         key = _storage_id(written)
         if key not in self._made_here:
             if key not in self.mutated:
@@ -199,8 +211,7 @@ class Recorder:
             if self._entry(tensor).storage.laid_out_by_chance:
                 self.reads_strides(func._schema.name.split("::")[1])
             self.before_write(tensor, live=live)
-        # Constants written by constants stay constants; the version tells older views
-        # to read again.
+        # Constants written by constants stay so; the version tells older views to read.
         if not live:
             made = run()
             for tensor in written:

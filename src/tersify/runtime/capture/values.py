@@ -81,6 +81,31 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share:
+    """An output that is, or looks into, the memory of `base`: the name of an input, of
+    a state or of another output, or a tensor that the module reads.
+
+    `view` is its shape, its strides and how far it begins behind the base; None where
+    it is the base itself. `stride` is that of the base.
+    """
+
+    base: str | Tensor
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+    stride: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """The memory that the outputs of a graph share, by the names of their values."""
+
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    # Some share memory in another way, which only the module itself can give.
+    is_entangled: bool = False
+    # Laid out in another order an input would share its memory with an output.
+    loose_inputs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Graph:
     """A module at one set of input sizes, without side effects.
 
@@ -103,6 +128,7 @@ class Graph:
     # with inputs laid out otherwise, a write would reach other values
     depends_on_strides: bool = False
     strides_read_by: str = ""  # the call, where it is one of the forward
+    sharing: Sharing = field(default_factory=Sharing)
 
     @property
     def results(self) -> tuple[str, ...]:

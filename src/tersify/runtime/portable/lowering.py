@@ -102,7 +102,7 @@ def _by_position(example: Any) -> tuple[Tensor, ...]:
         raise ValueError(
             "a plan takes tensors by position alone; give a tensor or a tuple of them as the example"
         )
-    return args
+    return tuple(x.detach() for x in args)  # one given twice fills two places
 
 
 @dataclass(frozen=True, eq=False)
