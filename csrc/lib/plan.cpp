@@ -186,7 +186,8 @@ void Plan::read_lengths(const Json::Value& given) {
 
 void Plan::check(const Asked& asked) const {
   if (asked.batch < 1 || asked.batch > kMaxBatch || (batch && asked.batch != batch))
-    throw std::invalid_argument("the plan runs a batch of " + (batch ? std::to_string(batch) : "1 or more") + ", got " +
+    throw std::invalid_argument("the plan runs a batch of " +
+                                (batch ? std::to_string(batch) : "1 to " + std::to_string(kMaxBatch)) + ", got " +
                                 std::to_string(asked.batch));
   if (!lengths.step) return;
   if (asked.length < lengths.least || asked.length > lengths.most || (asked.length - lengths.least) % lengths.step)
