@@ -44,6 +44,29 @@ std::vector<Port> ports_of(const Json::Value& value, bool fixed, bool free, uint
   return ports;
 }
 
+// The weight of a transposed convolution, [channels][outputs][height][width], as the plain one that makes each phase of
+// its strides in a row of its own: taps in reverse, zeros where other phases have more.
+std::vector<float> with_phases(const std::vector<float>& numbers, const std::vector<int64_t>& own,
+                               const std::vector<int>& strides, const std::vector<int>& shape) {
+  if (own.size() < 3 || own.size() > 4 || shape.size() != 4) bad_file("a weight of the plan has no phases");
+  const int64_t outputs = own[1], height = own.size() == 4 ? own[2] : 1, width = own.back();
+  const int64_t step_h = strides[0], step_w = strides[1], taps_h = shape[2], taps_w = shape[3];
+  if (step_h < 1 || step_w < 1 || shape[1] != own[0] || outputs < 1 || shape[0] % outputs ||
+      shape[0] / outputs != step_h * step_w || taps_h * step_h < height || taps_w * step_w < width)
+    bad_file("the phases of a weight of the plan do not fit its tensor");
+  std::vector<float> made;
+  made.reserve(size_t(shape[0]) * size_t(shape[1]) * size_t(taps_h * taps_w));
+  for (int64_t row = 0; row < shape[0]; ++row)
+    for (int64_t c = 0; c < own[0]; ++c)
+      for (int64_t i = taps_h - 1; i >= 0; --i)
+        for (int64_t j = taps_w - 1; j >= 0; --j) {
+          const int64_t y = i * step_h + row / step_w % step_h, x = j * step_w + row % step_w;
+          const int64_t plane = c * outputs + row / (step_h * step_w);
+          made.push_back(y < height && x < width ? numbers[size_t((plane * height + y) * width + x)] : 0.0f);
+        }
+  return made;
+}
+
 // What a weight of the plan stands for, and its shape.
 std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const Json::Value& value,
                              std::vector<int>& shape, size_t rank) {
@@ -68,7 +91,8 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
   }
   const std::string_view name = parts[1].text("the name of a tensor");
   const Entry& entry = file.entry(name);
-  if (uint64_t(entry.elements) != elements) bad_file("a weight of the plan has another size than its tensor");
+  const bool phases = parts[2].kind() == Json::Kind::List;
+  if (!phases && uint64_t(entry.elements) != elements) bad_file("a weight of the plan has another size than its tensor");
   if (coded) {
     const std::vector<float> table = args.vector_of(parts[3]);
     const Entry& content = file.content(entry);
@@ -82,6 +106,7 @@ std::vector<float> weight_of(const TerseFile& file, const Arguments& args, const
     if (how == "signs")
       for (float& number : numbers) number = number > 0 ? 1.0f : number < 0 ? -1.0f : 0.0f;
   }
+  if (phases) return with_phases(numbers, entry.shape, args.counts_of(parts[2], 2), shape);
   if (!parts[2].flag("whether a weight is turned")) return numbers;
   if (rank != 2 || entry.shape.size() != 2) bad_file("only matrices are turned");
   const size_t rows = size_t(entry.shape[1]), columns = size_t(entry.shape[0]);
@@ -162,7 +187,8 @@ void Plan::read_lengths(const Json::Value& given) {
 
 void Plan::check(const Asked& asked) const {
   if (asked.batch < 1 || asked.batch > kMaxBatch || (batch && asked.batch != batch))
-    throw std::invalid_argument("the plan runs a batch of " + (batch ? std::to_string(batch) : "1 or more") + ", got " +
+    throw std::invalid_argument("the plan runs a batch of " +
+                                (batch ? std::to_string(batch) : "1 to " + std::to_string(kMaxBatch)) + ", got " +
                                 std::to_string(asked.batch));
   if (!lengths.step) return;
   if (asked.length < lengths.least || asked.length > lengths.most || (asked.length - lengths.least) % lengths.step)

@@ -9,7 +9,9 @@
 #include <mutex>
 
 #if !defined(_WIN32)
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #endif
 
 #include "lib/json.hpp"
@@ -52,16 +54,22 @@ class InMemory final : public Source {
 // Read piece by piece: a mapping would end the process where somebody cuts the file short.
 class OnDisk final : public Source {
  public:
-  explicit OnDisk(const std::string& path) : file_(std::fopen(path.c_str(), "rb")) {
-    if (!file_) throw CannotRead(path + " cannot be opened");
 #if !defined(_WIN32)
+  // Without O_NONBLOCK to open a pipe would wait for somebody who writes to it.
+  explicit OnDisk(const std::string& path) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0) throw CannotRead(path + " cannot be opened");
     struct stat facts;
-    if (fstat(fileno(file_), &facts) || !S_ISREG(facts.st_mode)) {
-      std::fclose(file_);
-      throw CannotRead(path + " is not a file");
+    const bool is_file = !fstat(descriptor, &facts) && S_ISREG(facts.st_mode);
+    file_ = is_file ? fdopen(descriptor, "rb") : nullptr;
+    if (!file_) {
+      close(descriptor);
+      throw CannotRead(path + (is_file ? " cannot be opened" : " is not a file"));
     }
     size_ = uint64_t(facts.st_size);
 #else
+  explicit OnDisk(const std::string& path) : file_(std::fopen(path.c_str(), "rb")) {
+    if (!file_) throw CannotRead(path + " cannot be opened");
     _fseeki64(file_, 0, SEEK_END);
     size_ = uint64_t(_ftelli64(file_));
 #endif

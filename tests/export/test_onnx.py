@@ -76,15 +76,47 @@ class Folded(torch.nn.Module):
         return self.last(rows).view(x.shape[0], -1)
 
 
-def test_a_graph_of_a_file_becomes_onnx_of_any_batch(tmp_path):
+class Recurrent(torch.nn.Module):
+    """Its first state has the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = torch.nn.LSTM(8, 6, num_layers=2, batch_first=True)
+        self.again = torch.nn.GRU(6, 5, batch_first=True, bidirectional=True)
+        self.head = torch.nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.head(self.again(self.steps(x)[0])[0][:, -1])
+
+
+class Begun(torch.nn.Module):
+    """Tensors from nothing, of as many rows as the batch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        rows = x.shape[0]
+        places = torch.arange(rows, dtype=x.dtype)[:, None, None]
+        began = (
+            torch.zeros(rows, 1, 8) + torch.ones(rows, 1, 8) + x.new_ones(rows, 1, 8)
+        )
+        more = torch.full((rows, 1, 8), 0.5) + x.new_full((rows, 1, 8), 2.0) + places
+        return self.layer(torch.cat([x, began, more, x.new_zeros(rows, 1, 8)], 1))
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("network", [Folded, Recurrent, Begun])
+def test_a_graph_of_a_file_becomes_onnx_of_any_batch(network, dense, tmp_path):
     torch.manual_seed(0)
-    model = Folded().eval()
+    model = network().eval()
     packed = tersify.compress_(model, one_rule(method="lookup"))
     tersify.save(
         packed, tmp_path / "net.terse", network=model, example=torch.randn(2, 8, 8)
     )
     net = tersify.load(tmp_path / "net.terse")
-    export_onnx(net, packed, torch.randn(2, 8, 8), tmp_path / "net.onnx")
+    export_onnx(net, packed, torch.randn(2, 8, 8), tmp_path / "net.onnx", dense=dense)
     for batch in (1, 2, 5):
         x = torch.randn(batch, 8, 8)
         with torch.no_grad():

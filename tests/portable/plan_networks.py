@@ -99,6 +99,20 @@ def sharing_(model: Shares) -> Shares:
     return model
 
 
+class Raises(nn.Module):
+    """A transposed convolution, and a weight that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raised = nn.ConvTranspose2d(3, 5, (3, 4), (2, 3), 1)
+        self.weight = nn.Parameter(torch.randn(6, 5))
+        self.gains = nn.Parameter(torch.rand(6, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.relu(self.raised(x)).mean((2, 3))
+        return nn.functional.linear(made, self.weight * self.gains)
+
+
 def little_cnn() -> nn.Module:
     """Pools and a linear layer that is large enough for 8-bit activations."""
     return ternary_(
@@ -132,6 +146,7 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
         "dense": (seeded(Block), images),
         "tagger": (seeded(Tagger), torch.randint(0, 50, (2, 9))),
         "attention": (seeded(Attends), torch.randn(2, 6, 32)),
+        "raises": (seeded(Raises), images),
         "curves": (seeded(Curves), torch.randn(2, 12)),
         "shares": (sharing_(seeded(Shares)), images),
         "shares signs": (sharing_(ternary_(seeded(Shares))), images),

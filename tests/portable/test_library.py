@@ -4,6 +4,7 @@ plans refused.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import struct
@@ -23,6 +24,8 @@ from library import (
     LibraryError,
     Network,
     built,
+    check,
+    library,
 )
 from plan_networks import little_cnn, networks, packed
 from ternary_networks import ternary_networks
@@ -139,6 +142,15 @@ def test_what_goes_wrong_is_a_code_and_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(LibraryError, match=words) as caught:
             act()
         assert caught.value.code == code
+
+
+def test_a_batch_that_is_too_large_is_told_with_the_largest(tmp_path: Path) -> None:
+    network = Network(file_of("ternary", tmp_path).read_bytes())
+    with pytest.raises(LibraryError, match=f"1 to {1 << 24}, got {1 << 40}") as caught:
+        check(
+            library().tersify_run(network._session, ctypes.c_int64(1 << 40), b"", b"")
+        )
+    assert caught.value.code == BAD_ARGUMENT
 
 
 def _mutated(plain: dict[str, object], rng: random.Random) -> dict[str, object]:

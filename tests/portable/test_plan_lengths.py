@@ -126,7 +126,15 @@ def test_a_table_of_places_ends_where_the_longer_example_ends() -> None:
 def test_the_longer_example_may_be_all_that_a_table_has() -> None:
     model, example, _, _ = seeded("places")
     program = lowered(model, example(2, 63), packed(model), other=example(2, 64))
-    assert program.length == (2, 1, 64)
+    assert program.length == (1, 1, 64)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "encoder", "places"])
+def test_a_sequence_may_be_one_step(name: str) -> None:
+    model, example, first, other = seeded(name)
+    program = lowered(model, example(2, first), packed(model), other=example(2, other))
+    assert program.length is not None
+    assert program.length.least == 1
 
 
 def test_strides_leave_the_lengths_that_they_divide() -> None:

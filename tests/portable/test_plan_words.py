@@ -80,3 +80,14 @@ def test_an_activation_without_a_kernel_in_c_is_called_by_its_name(
     program = lowered(model, x, packed(model))
     with pytest.raises(ValueError, match=rf"^{name} has no kernel in C"):
         export_c(program, packed(model), tmp_path / "c")
+
+
+def test_an_error_of_a_file_that_knows_its_network_names_no_inner_class(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "net.terse"
+    model = nn.Sequential(nn.Linear(6, 3)).eval()
+    tersify.save(packed(model), path, network=model, example=torch.randn(2, 6))
+    loaded = tersify.load(path)
+    with pytest.raises(ValueError, match="GraphNetwork does not take an input of 2×7"):
+        lowered(loaded, torch.randn(2, 7), packed(loaded))

@@ -140,6 +140,13 @@ class TwoHeads(nn.Module):
         return self.one(x), self.two(x)
 
 
+def test_a_pipe_is_no_network_and_is_not_waited_for(file: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.terse")
+    code, _, said = told(tmp_path / "pipe.terse", file.with_name("in.npy"))
+    assert code == 1
+    assert "pipe.terse is not a file" in said
+
+
 def test_the_second_output_overwrites_no_input_either(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = TwoHeads().eval(), torch.randn(2, 6)

@@ -312,6 +312,9 @@ class _OfOneInput(GraphNetwork):
         return super().forward(x)
 
 
+_OfOneInput.__name__ = GraphNetwork.__name__  # in errors: it is the same to a user
+
+
 def _class_for(graph: Graph) -> type[GraphNetwork]:
     return _OfOneInput if len(graph.inputs) == 1 else GraphNetwork
 

@@ -111,6 +111,15 @@ _TRACED: dict[Callable[..., Any] | None, Callable[..., Any]] = {
     torch.ops.aten.reshape.default: Tensor.reshape,
     torch.ops.aten.expand.default: Tensor.expand,
     torch.ops.aten.repeat.default: Tensor.repeat,
+    torch.ops.aten.zeros.default: torch.zeros,
+    torch.ops.aten.ones.default: torch.ones,
+    torch.ops.aten.full.default: torch.full,
+    torch.ops.aten.new_zeros.default: Tensor.new_zeros,
+    torch.ops.aten.new_ones.default: Tensor.new_ones,
+    torch.ops.aten.new_full.default: Tensor.new_full,
+    torch.ops.aten.arange.default: torch.arange,
+    torch.ops.aten.arange.start: torch.arange,
+    torch.ops.aten.arange.start_step: torch.arange,
 }
 
 

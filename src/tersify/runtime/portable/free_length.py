@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,10 +24,14 @@ MOST_STEPS = 8  # that are tried: a network with strides takes lengths in steps
 SMALLEST = 3  # of the lengths below the example's that are tried
 
 
+Fits = Callable[[Program, Sequence[Tensor]], bool]
+
+
 def with_free_length(
-    make: Make, args: Sequence[Tensor], other: Sequence[Tensor]
+    make: Make, args: Sequence[Tensor], other: Sequence[Tensor], fits: Fits
 ) -> Free:
-    search = _Search(make, args, other)
+    """`fits` says whether a program makes what the module makes of these inputs."""
+    search = _Search(make, args, other, fits)
     for step in search.steps():
         try:
             found = search.joined(step, [search.batch])
@@ -45,10 +49,11 @@ def with_free_length(
 
 class _Search:
     def __init__(
-        self, make: Make, args: Sequence[Tensor], other: Sequence[Tensor]
+        self, make: Make, args: Sequence[Tensor], other: Sequence[Tensor], fits: Fits
     ) -> None:
         self._axes, self._short, self._long = _lengths(args, other)
         self._make = make
+        self._fits = fits
         self._programs: dict[Sizes, Program] = {}
         pairs = zip(args, other, strict=True)
         self._shown = [max(a, b, key=lambda x: x.numel()) for a, b in pairs]
@@ -79,9 +84,16 @@ class _Search:
                 raise Differs("an input or output has no batch")
         least = self._least(step, grid, checks, short)
         most = max(s.length for s in checks) if joined.cuts_vectors else None
-        program = replace(program, length=Lengths(least, step, most))
         few = 1 if len(batches) > 1 else some
         many = 3 if len(batches) > 1 else some
+        # A plan of one step leaves calls out that change nothing there: it is another
+        # one, and that of longer inputs may serve as well.
+        before = least - step
+        earlier = replace(program, length=Lengths(before, step, most))
+        given = (self._given(Sizes(batch, before)) for batch in (few, many))
+        if before > 0 and all(self._fits(earlier, inputs) for inputs in given):
+            least = before
+        program = replace(program, length=Lengths(least, step, most))
         sizes = (Sizes(few, least), Sizes(many, short + step), Sizes(few, self._long))
         return Free(program, tuple(map(self._given, sizes)))
 

@@ -78,10 +78,18 @@ def lowered(
         planner.calibrate([_observation(model, *batch) for batch in batches or []])
     maker = _Maker(model, planner, module, Sources(tensors), precision)
     exact = maker.program(args)
+
+    def fits(program: Program, shown: Sequence[Tensor]) -> bool:
+        try:
+            _check(program, tensors, module, maker, shown)
+        except ValueError:
+            return False
+        return True
+
     free = (
         with_free_batch(maker.program, args)
         if other is None
-        else with_free_length(maker.program, args, _by_position(other))
+        else with_free_length(maker.program, args, _by_position(other), fits)
     )
     if free is None:
         free = Free(exact)

@@ -39,7 +39,8 @@ class Tape:
     def __init__(self, sources: Sources) -> None:
         self.calls: list[Plain] = []
         self.weights: list[Plain] = []
-        self._numbers: list[float] = []
+        self._numbers: list[Numbers] = []
+        self._count = 0
         self._vectors: dict[bytes, Vector] = {}
         self._values: dict[int, int] = {}
         self._made = 0
@@ -47,18 +48,20 @@ class Tape:
 
     @property
     def numbers(self) -> Numbers:
-        return np.array(self._numbers, np.float32)
+        return np.concatenate([np.empty(0, np.float32), *self._numbers])
 
     def place(self, number: float) -> Place:
         return Place(self.vector([number])[0])
 
-    def vector(self, numbers: Sequence[float]) -> Vector:
+    def vector(self, numbers: Sequence[float] | Numbers) -> Vector:
         """Where the numbers lie; equal ones are kept once."""
-        key = np.array(numbers, np.float32).tobytes()
+        own = np.array(numbers, np.float32)
+        key = own.tobytes()
         if key not in self._vectors:
-            begin = len(self._numbers) if len(numbers) else 0
-            self._vectors[key] = Vector([begin, len(numbers)])
-            self._numbers.extend(numbers)
+            begin = self._count if len(own) else 0
+            self._vectors[key] = Vector([begin, len(own)])
+            self._numbers.append(own)
+            self._count += len(own)
         return self._vectors[key]
 
     def call(self, name: str, given: Sequence[Any], real: Callable[..., Any]) -> Any:
@@ -81,9 +84,10 @@ class Tape:
         # the others begin with the workspace
         own = given if name == "embedding" else given[1:]
         assert len(own) == len(kinds), f"{name} takes {len(kinds)} arguments"
-        self.weights.append(
-            [name, *(self._plain(kind, x) for kind, x in zip(kinds, own, strict=True))]
-        )
+        rest = [
+            self._plain(kind, x) for kind, x in zip(kinds[1:], own[1:], strict=True)
+        ]
+        self.weights.append([name, self._array(own[0], _only_signs(name, rest)), *rest])
         return _Told(real(*given), len(self.weights) - 1)
 
     def epilogue(self, real: Any, given: dict[str, Any]) -> _Told:
@@ -98,8 +102,6 @@ class Tape:
             return -1 if x == -1 else self._values[x]
         if kind == "values":
             return [self._values[value] for value in x]
-        if kind == "array":
-            return self._array(x)
         if kind in ("weight", "epilogue", "mean"):
             return None if x is None else x.plain
         if kind in ("numbers", "quant"):
@@ -117,11 +119,19 @@ class Tape:
             return [bool(n) if kind.startswith("flags") else int(n) for n in x]
         return int(x)
 
-    def _array(self, array: Any) -> Plain:
+    def _array(self, array: Any, only_signs: bool) -> Plain:
         values = array.detach().numpy() if isinstance(array, Tensor) else array
-        source, numbers = self._sources.find(values)
+        source, numbers = self._sources.find(values, only_signs=only_signs)
         place = [] if numbers is None else [self.vector(numbers)]
         return [*source, *place, list(map(int, values.shape))]
+
+
+def _only_signs(name: str, rest: Sequence[Any]) -> bool:
+    """Whether a weight packed so is multiplied by its signs alone."""
+    if name in ("conv", "linear"):
+        kind = PACKS[name].index("kind") - 1
+        return bool(rest[kind] == CHOICES["kind"][1].index("SIGN"))
+    return name == "conv_i8" or (name == "linear_i8" and rest[0])
 
 
 def _real(x: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tersify.codec.errors import TerseFileError
 from tersify.runtime.extension import chosen_isa, extension
+from tersify.runtime.portable.phases import with_phases
 from tersify.runtime.portable.program import Plain, Program, sizes_of, vector
 from tersify.runtime.portable.signatures import (
     ACTIVATIONS,
@@ -182,7 +183,11 @@ def weight_array(
         name, turned = rest[:2]
         tensor = tensors[name]
         flat = _flat(how, tensor, rest, numbers)
-        flat = flat.reshape(tuple(tensor.shape)).T if turned else flat
+        stored = flat.reshape(tuple(tensor.shape))
+        if isinstance(turned, list):
+            flat = with_phases(stored, turned, shape)
+        elif turned:
+            flat = stored.T
     if flat.size != math.prod(shape):
         raise ValueError(f"a weight of {shape} has {flat.size} numbers")
     return np.ascontiguousarray(flat.reshape(shape))

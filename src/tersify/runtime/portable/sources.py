@@ -1,11 +1,12 @@
 """Which tensor of the file a packed weight is, and how: as it stands, its signs, or one
-number for each code.
+number for each code. What is none of them, the plan holds itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tersify.runtime.portable.phases import without_phases
 from tersify.tensor import CompressedTensor
 
 Array = npt.NDArray[np.float32]
-Found = tuple[list[Any], list[float] | None]
-MAX_OWN_NUMBERS = 1 << 14  # of a weight that is no tensor of the file
+Found = tuple[list[Any], Array | None]
 SAMPLE = 1 << 12
 
 
@@ -33,40 +34,39 @@ class Sources:
         self._dense: dict[str, Array] = {}
         self._found: dict[tuple[Any, ...], Found] = {}
 
-    def find(self, array: Array) -> Found:
+    def find(self, array: Array, *, only_signs: bool = False) -> Found:
         """A source for the plan, and the numbers that go with it: those of each code,
         or all of them.
         """
         # other batches ask again
         key = (
+            only_signs,
             array.shape,
             hashlib.blake2b(np.ascontiguousarray(array).tobytes()).digest(),
         )
         if key not in self._found:
-            self._found[key] = self._search(array)
+            found = self._search(array)
+            if found is None and only_signs:
+                array = np.sign(array)
+                found = self._search(array)
+            self._found[key] = found or (["numbers"], array.reshape(-1))
         return self._found[key]
 
-    def _search(self, array: Array) -> Found:
+    def _search(self, array: Array) -> Found | None:
         for name, tensor in self._tensors.items():
-            if tensor.numel() != array.size:
-                continue
-            for turned in (
-                (False, True) if len(tensor.shape) == 2 == array.ndim else (False,)
-            ):
-                flat = (array.T if turned else array).reshape(-1)
-                found = self._source(name, tensor, np.ascontiguousarray(flat), turned)
+            for turned, other in _turned(array, tuple(tensor.shape)):
+                flat = np.ascontiguousarray(other.reshape(-1))
+                found = self._source(name, tensor, flat, turned)
                 if found is not None:
                     return found
-        if array.size > MAX_OWN_NUMBERS:
-            shape = "×".join(map(str, array.shape))
-            raise ValueError(
-                f"a weight of {shape} is not in the file as it stands, so the network gets no plan; save the network "
-                "whose weights the file holds"
-            )
-        return ["numbers"], array.reshape(-1).tolist()
+        return None
 
     def _source(
-        self, name: str, tensor: CompressedTensor | Tensor, flat: Array, turned: bool
+        self,
+        name: str,
+        tensor: CompressedTensor | Tensor,
+        flat: Array,
+        turned: bool | list[int],
     ) -> Found | None:
         if (
             isinstance(tensor, CompressedTensor)
@@ -97,9 +97,18 @@ class Sources:
         return self._dense[name]
 
 
-def _table(
-    codes: npt.NDArray[np.uint8], flat: Array, levels: int
-) -> list[float] | None:
+def _turned(
+    array: Array, shape: tuple[int, ...]
+) -> Iterator[tuple[bool | list[int], Array]]:
+    """How a tensor of that shape may have become the array, each with that tensor."""
+    if math.prod(shape) == array.size:
+        yield False, array
+        if len(shape) == 2 == array.ndim:
+            yield True, array.T
+    yield from without_phases(array, shape)
+
+
+def _table(codes: npt.NDArray[np.uint8], flat: Array, levels: int) -> Array | None:
     """One number a code, where the weight is no more than that."""
     table = np.zeros(levels, np.float32)
     # most tensors of the same size are told apart by a few numbers
@@ -107,4 +116,4 @@ def _table(
         table[codes[part]] = flat[part]
         if not np.array_equal(table[codes[part]], flat[part]):
             return None
-    return [float(number) for number in table]
+    return table
