@@ -179,7 +179,7 @@ class Bound:
         """Where the whole network is one C++ call of floats with one result, however
         they are laid out.
         """
-# The C++ call bypasses everything that `run_flat` does, writing back inputs and
+        # The C++ call bypasses everything that `run_flat` does, writing back inputs and
         # state and looking at strides, and the choice of the module instead.
         simple = self._plain and self._returned.is_as_made and not self.graph.state
         simple = simple and not (self.depends_on_strides or self.may_be_the_module)
