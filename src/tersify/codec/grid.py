@@ -32,9 +32,9 @@ def _near_steps(row: Tensor) -> bool:
         return True
     facts = torch.finfo(row.dtype)
     number = np.arange(1, MAX_STEPS + 1)[:, None]
-    steps = np.abs(number * few / top)
+    steps = np.abs(number * (few / top))
     # Each value was rounded, the largest too, and subnormal ones to whole numbers.
-    rounding = 2 * facts.eps * (steps + number * facts.smallest_normal / top)
+    rounding = 2 * facts.eps * (steps + number * (facts.smallest_normal / top))
     return bool((np.abs(steps - np.rint(steps)) <= rounding).all(1).any())
 
 

@@ -8,12 +8,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from tersify.codec.codes import Meaning
 from tersify.codec.layout import Box
 from tersify.codec.native import Codes
 from tersify.codec.split import encode_group
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -59,7 +62,7 @@ class OpenGroup:
         codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
         return Meaning(
             activity=np.stack([_activity(codebook) for codebook in codebooks]),
-            order=np.argsort(np.stack(codebooks).mean(0), kind="stable").astype(
+            order=np.argsort(_mean(np.stack(codebooks)), kind="stable").astype(
                 np.uint8
             ),
         )
@@ -74,7 +77,7 @@ def encode_open(levels: int, group: OpenGroup) -> tuple[str, bytes]:
     return group.coded
 
 
-def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
+def _mean_levels(codebook: Tensor | None, levels: int) -> Floats:
     """The level behind each code, over all rows of a codebook; a mask has the levels 0
     and 1.
     """
@@ -82,15 +85,25 @@ def _mean_levels(codebook: Tensor | None, levels: int) -> np.ndarray:
         return np.array([0.0, 1.0])
     flat = codebook.detach().cpu().double().reshape(-1, levels).numpy()
     # Levels only guide the coder; NaN or infinity among them must not stop it.
-    return np.nan_to_num(
-        flat.mean(0) if len(flat) else np.zeros(levels), posinf=0.0, neginf=0.0
-    )
+    finite = np.nan_to_num(flat, posinf=0.0, neginf=0.0)
+    return _mean(finite) if len(flat) else np.zeros(levels)
 
 
-def _activity(levels: np.ndarray) -> Codes:
-    sizes = np.abs(levels)
+def _activity(levels: Floats) -> Codes:
+    sizes = np.abs(np.ldexp(levels, -_exponent(levels)))
     return (
         np.round(sizes * (255.0 / sizes.max())).astype(np.uint8)
         if sizes.max() > 0
         else sizes.astype(np.uint8)
     )
+
+
+def _mean(rows: Floats) -> Floats:
+    # Sums of huge numbers overflow, and times a power of two numbers are the same.
+    exponent = _exponent(rows)
+    return np.ldexp(np.ldexp(rows, -exponent).mean(0), exponent)
+
+
+def _exponent(values: Floats) -> int:
+    """Of the power of two above the largest value."""
+    return int(np.frexp(np.abs(values).max())[1])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tersify.codec.detect import detect
 from tersify.codec.duplicates import equal_tensors
@@ -23,7 +24,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
 
     Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
     Weights that torch.nn.utils.prune masks are packed as the network uses them, under
-    their plain names.
+    their plain names. What a mask leaves out is 0.0 in them, where torch's product may
+    have −0.0, or NaN of a weight that is not finite.
 
     Args:
         model: a module, or its state dict.
@@ -113,3 +115,21 @@ def _check_tensors(model: Mapping[str, object]) -> None:
             raise ValueError(
                 f"{name!r} must be a CompressedTensor or a Tensor, got {type(tensor).__name__}"
             )
+        if isinstance(tensor, Tensor) and (problem := _no_plain_numbers(tensor)):
+            raise ValueError(f"{name!r} {problem}")
+
+
+def _no_plain_numbers(tensor: Tensor) -> str | None:
+    """Why a tensor cannot be stored, and what can."""
+    if is_lazy(tensor):
+        return "has no shape yet; run the network once"
+    if tensor.is_meta:
+        return "is on the device meta and has no numbers; load them first"
+    if tensor.is_nested:
+        return "is a nested tensor; give its parts, as tensor.unbind() has them"
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        return f"has the layout {layout}; give tensor.to_dense()"
+    if tensor.is_quantized:
+        return f"has torch's own {tensor.dtype} with a scale; give tensor.dequantize()"
+    return None

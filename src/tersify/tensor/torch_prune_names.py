@@ -28,16 +28,17 @@ def masked_stems(names: Iterable[str]) -> list[str]:
 
 
 def merge_torch_masks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict with each pair NAME_orig, NAME_mask made one NAME, zero where the
-    mask is.
+    """The state dict with each pair NAME_orig, NAME_mask made one NAME: their product,
+    and 0.0 where the mask is zero.
     """
     stems = set(masked_stems(state))
     merged: dict[str, Tensor] = {}
     for name, tensor in state.items():
         stem = name.removesuffix(ORIGINAL)
         if name != stem and stem in stems:
-            # `where` and not a product: NaN times 0 would stay NaN.
-            merged[stem] = torch.where(state[stem + MASK] != 0, tensor, 0.0)
+            mask = state[stem + MASK].to(tensor.dtype)
+            # Not the product alone: NaN times 0 would stay NaN, and −1 times 0 be −0.0.
+            merged[stem] = torch.where(mask != 0, tensor * mask, 0.0)
         elif not (name.endswith(MASK) and name.removesuffix(MASK) in stems):
             merged[name] = tensor
     return merged
