@@ -27,13 +27,11 @@ from tersify.runtime.lower import GAINS_TOO_LITTLE
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
-from tersify.runtime.portable.attention_by_hand import with_attention
 from tersify.runtime.portable.biases import with_biases
 from tersify.runtime.portable.effects import refuse_effects
 from tersify.runtime.portable.free_batch import Free, with_free_batch
 from tersify.runtime.portable.free_length import with_free_length
 from tersify.runtime.portable.joined_constants import with_margins
-from tersify.runtime.portable.pieces import with_single_pieces
 from tersify.runtime.portable.program import PRECISIONS, Port, Program
 from tersify.runtime.portable.recording import Recording, Tape
 from tersify.runtime.portable.replay import Replay
@@ -166,7 +164,7 @@ class _Maker:
 
 def _with_kernels(graph: Graph) -> Graph:
     """The same calls as others that have kernels."""
-    return with_attention(with_biases(with_margins(with_single_pieces(graph))))
+    return with_biases(with_margins(graph))
 
 
 def _observation(

@@ -14,10 +14,11 @@ aten = torch.ops.aten
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 
 
-def with_single_pieces(graph: Graph) -> Graph:
+def with_single_pieces(graph: Graph, kept: frozenset[str] = frozenset()) -> Graph:
     calls: list[Call] = []
     for call in graph.calls:
-        calls.extend(_pieces(call, graph) if call.target in _SPLITS else [call])
+        cut = call.target in _SPLITS and not kept.intersection(call.results)
+        calls.extend(_pieces(call, graph) if cut else [call])
     return replace(graph, calls=tuple(calls))
 
 
