@@ -79,7 +79,26 @@ def windows(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.mT + mask.repeat(len(q) // 2, 1, 1, 1)).softmax(-1)
 
 
-WEIGHTS = [plain, before, causal_filled, causal_added, chosen, biased, windows]
+def windows_apart(q: Tensor, k: Tensor) -> Tensor:
+    """The same with an axis of its own for the windows, behind another mask."""
+    size, keys = q.shape[-2], k.shape[-2]
+    mask = torch.zeros(2, size, keys)
+    mask[1, :, 0] = -100.0
+    scores = q @ k.mT + torch.linspace(-1, 1, HEADS * keys).view(1, HEADS, 1, keys)
+    apart = scores.view(len(q) // 2, 2, HEADS, size, keys) + mask[None, :, None]
+    return apart.view(-1, HEADS, size, keys).softmax(-1)
+
+
+WEIGHTS = [
+    windows_apart,
+    plain,
+    before,
+    causal_filled,
+    causal_added,
+    chosen,
+    biased,
+    windows,
+]
 
 
 def attentions(fast) -> list[Attention]:

@@ -18,6 +18,7 @@ from tersify.runtime.ops.attention import HIDDEN, attention_by_hand, constant_ma
 aten = torch.ops.aten
 _PRODUCTS = (aten.matmul.default, aten.bmm.default)
 _FACTORS = (aten.mul.Tensor, aten.div.Tensor)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 FAR = -1e9  # a score that was replaced by such a number counts for nothing
 
 
@@ -98,6 +99,8 @@ class _Found:
                 return scores
             if call.target is aten.add.Tensor:
                 call = self._added(call, scores)
+            elif call.target in _VIEWS:
+                call = self._added_between_views(call, scores)
             elif call.target in _FACTORS:
                 scaled = scores.scale(call, self._number(call.args[1]))
                 call = self._maker(call, 0) if scaled else None
@@ -120,6 +123,31 @@ class _Found:
         else:
             return None
         return self._maker(call, inner)
+
+    def _added_between_views(self, call: Call, scores: _Scores) -> Call | None:
+        """A constant mask of windows, for which their axis is apart: all that is between
+        two views that undo each other.
+        """
+        added = self._maker(call, 0)
+        view = self._maker(added, 0) if added is not None else None
+        source = self._maker(view, 0) if view is not None else None
+        if added is None or view is None or source is None:
+            return None
+        chain = added.target is aten.add.Tensor and view.target in _VIEWS
+        mask = added.args[1] if chain and not added.kwargs else None
+        constant = self.constants.get(mask.name) if isinstance(mask, Ref) else None
+        inner, outer = (self.values[x.results[0]].shape for x in (added, call))
+        whole = constant is not None and self.values[source.results[0]].shape == outer
+        if constant is None or not whole or len(outer) != 4:
+            return None
+        if torch.broadcast_shapes(constant.shape, inner) != inner:
+            return None
+        mask = constant.expand(inner).reshape(outer)
+        scores.chain += [added, view]
+        scores.add(
+            mask[:, :1] if torch.equal(mask, mask[:, :1].expand(outer)) else mask
+        )
+        return source
 
     def _hidden(self, call: Call, scores: _Scores) -> Call | None:
         """Scores that are replaced by next to nothing."""

@@ -1,4 +1,6 @@
-"""Calls that cut a tensor into several become a call for each piece, which has a kernel."""
+"""Calls that cut a tensor into several become a call for each piece, which has a kernel;
+so do those that turn it around.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tersify.runtime.capture import Call, Graph
+from tersify.runtime.capture import Call, Graph, Ref, Value
 
 aten = torch.ops.aten
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
@@ -35,3 +37,49 @@ def _pieces(call: Call, graph: Graph) -> Iterator[Call]:
             more = (axis, begin, begin + shape[axis])
             begin += shape[axis]
         yield Call(target=target, args=(source, *more), kwargs={}, results=(name,))
+
+
+def with_rolled_pieces(graph: Graph, kept: frozenset[str] = frozenset()) -> Graph:
+    """What leaves a tensor at one end and comes back at the other is two pieces of it."""
+    values = dict(graph.values)
+    calls: list[Call] = []
+    for call in graph.calls:
+        rolled = call.target is aten.roll.default and _can_be_cut(call, graph)
+        stays = not rolled or kept.intersection(call.results)
+        calls.extend([call] if stays else _rolled(call, values))
+    return replace(graph, calls=tuple(calls), values=values)
+
+
+def _can_be_cut(call: Call, graph: Graph) -> bool:
+    value = graph.values[call.results[0]]
+    axes = bool(call.arguments()["dims"])  # else all numbers turn as one row
+    return axes and value.dtype == torch.float32 and 0 not in value.shape
+
+
+def _rolled(call: Call, values: dict[str, Value]) -> Iterator[Call]:
+    a, name = call.arguments(), call.results[0]
+    source, value = a["self"], values[name]
+    turns = list(zip(a["shifts"], a["dims"], strict=True))
+    for number, (shift, axis) in enumerate(turns):
+        size = value.shape[axis]
+        cut = size - shift % size
+        made = name if number == len(turns) - 1 else f"{name}_{number}"
+        pieces = []
+        for what, begin, end in (("end", cut, size), ("begin", 0, cut)):
+            shape = list(value.shape)
+            shape[axis] = end - begin
+            if not shape[axis]:
+                continue
+            pieces.append(Ref(f"{made}_{what}"))
+            values[pieces[-1].name] = replace(value, shape=tuple(shape))
+            yield Call(
+                target=aten.slice.Tensor,
+                args=(source, axis, begin, end),
+                kwargs={},
+                results=(pieces[-1].name,),
+            )
+        values[made] = value
+        yield Call(
+            target=aten.cat.default, args=(pieces, axis), kwargs={}, results=(made,)
+        )
+        source = Ref(made)
