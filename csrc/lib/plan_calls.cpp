@@ -154,12 +154,17 @@ class Builder {
   }
 
   int other(std::string_view name, Arguments& a) const {
-    if (name == "attention") return attention(a);
-    if (name != "softmax" && name != "layer_norm" && name != "group_norm" && name != "prelu" &&
+    if (name == "attention") return attention(a, false);
+    if (name == "attention_masked") return attention(a, true);
+    if (name != "softmax" && name != "softmax_along" && name != "layer_norm" && name != "group_norm" && name != "prelu" &&
         name != "curve" && name != "with_constant" && name != "move")
       return unknown(name);
     const int in = value(a);
     if (name == "softmax") return engine_.softmax(in, a.count());
+    if (name == "softmax_along") {
+      const int count = a.count();
+      return engine_.softmax_along(in, count, a.count());
+    }
     if (name == "layer_norm" || name == "group_norm") {
       const int count = a.count();
       std::vector<float> weight = a.vector(), bias = a.vector();
@@ -189,13 +194,14 @@ class Builder {
     return engine_.move(in, shape, std::move(move));
   }
 
-  int attention(Arguments& a) const {
+  int attention(Arguments& a, bool masked) const {
     const std::vector<int> in = values(a), s = a.counts(6);
     const float scale = a.number();
     const bool causal = a.flag();
     const std::vector<bool> first = a.flags(4), mask = a.flags(3);
     return engine_.attention(in, {s[0], s[1], s[2], s[3], s[4], s[5], scale, causal, first[0], first[1], first[2],
-                                  first[3], mask[0], mask[1], mask[2]});
+                                  first[3], mask[0], mask[1], mask[2]},
+                             masked ? a.vector() : std::vector<float>());
   }
 
   [[noreturn]] static int unknown(std::string_view name) {

@@ -286,6 +286,20 @@ def attention(rng: random.Random, x: Tensor) -> Drawn | None:
         mixed = F.scaled_dot_product_attention(split, split, split, is_causal=causal)
         return mixed.transpose(1, 2).flatten(2)
 
+    def by_hand(v: Tensor) -> Tensor:
+        q, k, w = v.repeat(1, 1, 3).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = (q * 0.5) @ k.transpose(-2, -1)
+        later = torch.ones(v.shape[1], v.shape[1], dtype=torch.bool).triu(1)
+        if causal:
+            scores = scores.masked_fill(later, float("-inf"))
+        elif biased:
+            scores = later * -0.7 + scores / 3
+        return (scores.softmax(-1) @ w).transpose(1, 2).flatten(2)
+
+    biased = rng.random() < 0.5
+    if rng.random() < 0.5:
+        name = f"attention by hand(heads={heads}, causal={causal}, biased={biased})"
+        return plain(name, by_hand)
     return plain(f"attention(heads={heads}, causal={causal})", scaled)
 
 

@@ -134,7 +134,7 @@ def test_a_small_tanh_keeps_its_digits(isa):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda width: Softmax(),
+        lambda width: Softmax(axis=2),
         lambda width: LayerNorm(
             weight=torch.randn(width), bias=torch.randn(width), eps=1e-5
         ),
@@ -145,6 +145,25 @@ def test_vectors_of_every_length(isa, width, make):
     node = Node(name="y", op=make(width), inputs=("x",), value=floats(2, 3, width))
     plan = plan_of(node, inputs={"x": (2, 3, width)})
     assert_close(plan, [torch.randn(2, 3, width) * 4 + 30], threads=2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((7,), 0),
+        ((2, 7), 1),
+        ((2, 7, 1), 1),
+        ((3, 5, 17), 1),
+        ((1, 4, 30, 31), 1),
+        ((2, 3, 9, 16), 2),
+        ((2, 2, 3, 4, 5), 3),
+    ],
+)
+def test_a_softmax_over_any_axis_of_an_item(isa, shape, axis, threads):
+    node = Node(name="y", op=Softmax(axis=axis), inputs=("x",), value=floats(*shape))
+    x = torch.randn(shape) * 40 + 30
+    assert_close(plan_of(node, inputs={"x": shape}), [x], threads=threads)
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (3, 8, 5), (2, 8, 7, 9)])

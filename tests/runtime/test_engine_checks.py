@@ -205,6 +205,17 @@ REFUSALS = {
     "ids as floats": lambda p: p.engine.softmax(p.ids, 7),
     "ids as an output": lambda p: p.engine.outputs([p.ids]),
     "a softmax over part of an axis": lambda p: p.engine.softmax(p.rows, 5),
+    "a softmax along no axis": lambda p: p.engine.softmax_along(p.rows, 7, 12),
+    "a softmax of numbers no way apart": lambda p: p.engine.softmax_along(p.rows, 5, 0),
+    "a constant mask of attention": lambda p: p.engine.attention_masked(
+        [p.rows] * 3,
+        (1, 1, 5, 5, 12, 12),
+        1.0,
+        False,
+        HEADS_FIRST,
+        (False, True, True),
+        [0.0] * 75,
+    ),
     "a softmax of nothing": lambda p: p.engine.softmax(p.rows, 0),
     "a norm over part of an axis": lambda p: p.engine.layer_norm(
         p.rows, 5, [], [], 1e-5

@@ -115,7 +115,7 @@ def test_joined_channels_of_two_convolutions(isa):
 
 
 def test_softmax_and_layer_norm(isa):
-    softmax = node(Softmax(), (2, 4, 9), name="s")
+    softmax = node(Softmax(axis=2), (2, 4, 9), name="s")
     norm = node(
         LayerNorm(weight=torch.randn(9), bias=torch.randn(9), eps=1e-5), (2, 4, 9)
     )

@@ -62,12 +62,14 @@ int move(Engine& engine, int in, const Sizes& shape, const std::vector<std::tupl
 
 int attention(Engine& engine, const std::vector<int>& inputs, const std::tuple<int, int, int, int, int, int>& sizes,
               float scale, bool causal, const std::tuple<bool, bool, bool, bool>& tokens_first,
-              const std::tuple<bool, bool, bool>& mask) {
+              const std::tuple<bool, bool, bool>& mask, std::vector<float> constant) {
   const auto [heads, key_heads, queries, keys, width, value_width] = sizes;
   const auto [q_first, k_first, v_first, out_first] = tokens_first;
   const auto [mask_heads, mask_queries, added] = mask;
-  return engine.attention(inputs, {heads, key_heads, queries, keys, width, value_width, scale, causal, q_first, k_first,
-                                   v_first, out_first, mask_heads, mask_queries, added});
+  return engine.attention(inputs,
+                          {heads, key_heads, queries, keys, width, value_width, scale, causal, q_first, k_first,
+                           v_first, out_first, mask_heads, mask_queries, added},
+                          std::move(constant));
 }
 
 std::vector<std::string> isa_names() {
@@ -143,6 +145,7 @@ void bind_engine(nb::module_& m) {
           "value"_a, "items"_a, "shape"_a)
       .def("embedding", &Engine::embedding, "value"_a, "weights"_a)
       .def("softmax", &Engine::softmax, "value"_a, "count"_a)
+      .def("softmax_along", &Engine::softmax_along, "value"_a, "count"_a, "apart"_a)
       .def("layer_norm", &Engine::layer_norm, "value"_a, "count"_a, "weight"_a, "bias"_a, "eps"_a, "centred"_a = true)
       .def("group_norm", &Engine::group_norm, "value"_a, "groups"_a, "weight"_a, "bias"_a, "eps"_a)
       .def("prelu", &Engine::prelu, "value"_a, "slopes"_a)
@@ -151,9 +154,17 @@ void bind_engine(nb::module_& m) {
       .def("move", &move, "value"_a, "shape"_a, "axes"_a, "offset"_a, "fill"_a,
            "Axes of an item, outermost first: (size, low, high, stride).")
       .def(
-          "attention", &attention, "values"_a, "sizes"_a, "scale"_a, "causal"_a, "tokens_first"_a, "mask"_a,
+          "attention",
+          [](Engine& e, const std::vector<int>& inputs, const std::tuple<int, int, int, int, int, int>& sizes,
+             float scale, bool causal, const std::tuple<bool, bool, bool, bool>& tokens_first,
+             const std::tuple<bool, bool, bool>& mask) {
+            return attention(e, inputs, sizes, scale, causal, tokens_first, mask, {});
+          },
+          "values"_a, "sizes"_a, "scale"_a, "causal"_a, "tokens_first"_a, "mask"_a,
           "Sizes: heads, key heads, queries, keys, width, value width. Tokens first: of queries, keys, values, output. "
           "Mask: whether it has heads, has queries, is added.")
+      .def("attention_masked", &attention, "values"_a, "sizes"_a, "scale"_a, "causal"_a, "tokens_first"_a, "mask"_a,
+           "constant"_a, "With a mask that is the same at every run, of one item or of a few.")
       .def(
           "recurrent",
           [](Engine& e, int in, std::shared_ptr<const RecurrentWeights> weights, bool backwards) {

@@ -158,6 +158,7 @@ class Engine {
   int view(int in, int items, Shape shape);
   int embedding(int in, std::shared_ptr<const EmbeddingWeights> weights);
   int softmax(int in, int count);
+  int softmax_along(int in, int count, int apart);  // of numbers that do not lie side by side
   // Not centred: no mean is taken off (RMS norm).
   int layer_norm(int in, int count, std::vector<float> weight, std::vector<float> bias, float eps, bool centred);
   // Groups of channels, each with the mean and the spread of all its positions.
@@ -167,8 +168,9 @@ class Engine {
   // With a constant of the size of an item, number by number.
   int with_constant(int in, std::vector<float> constant, bool multiply);
   int move(int in, Shape shape, Move move);
-  // Queries, keys, values and perhaps a mask.
-  int attention(const std::vector<int>& inputs, const Attention& attention);
+  // Queries, keys, values and perhaps a mask. `mask`: one that is the same at every run, of one item or of a few that
+  // follow each other again and again; empty: none.
+  int attention(const std::vector<int>& inputs, const Attention& attention, std::vector<float> mask = {});
   // From what the input makes of all gates at every step, [steps][gates × size], the states [steps][size]. A GRU's gates
   // come without what the state adds to them. `first`: the state, and of an LSTM the cell, that it begins with; none:
   // zeros. `keeps_cell`: the last cell of an LSTM stands behind the states.

@@ -141,6 +141,7 @@ const Kernels kKernels{
     .gate = gate,
 #endif
     .softmax = softmax,
+    .softmax_columns = softmax_columns,
     .moments = moments,
     .layer_norm = layer_norm,
 };

@@ -101,6 +101,7 @@ struct Kernels {
   // out[i] = activation(gate[i]), squared or not, × up[i].
   void (*gate)(float* out, const float* gate, const float* up, int count, const EpilogueView&, bool square) = nullptr;
   void (*softmax)(float* out, const float* in, int count);
+  void (*softmax_columns)(float* out, const float* in, int count, size_t apart, int columns);
   // What a norm of `count` numbers takes off each, and what it multiplies with then. Not centred: nothing is taken off.
   void (*moments)(const float* in, int count, float eps, bool centred, float* mean, float* factor);
   void (*layer_norm)(float* out, const float* in, int count, const float* weight, const float* bias, float eps,

@@ -37,6 +37,7 @@ from tersify.runtime.passes.quantize import (
     with_int8_kernels,
 )
 from tersify.runtime.plan import Node, Plan, Quant
+from tersify.runtime.rewrites import rewritten
 from tersify.runtime.weights import Weight
 from tersify.tensor import CompressedTensor
 from tersify.tensor.origin import origins_of
@@ -181,7 +182,7 @@ class Planner:
         lonely: frozenset[str] = frozenset(),
     ) -> Plan:
         plan = lower(
-            graph,
+            rewritten(graph, refused | lonely),
             classified=self._classified,
             origins=self._origins,
             refused=refused,

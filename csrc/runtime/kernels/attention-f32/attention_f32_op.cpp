@@ -28,7 +28,7 @@ int64_t wanted_of(const Attention& a, int input) {
 
 }  // namespace
 
-int Engine::attention(const std::vector<int>& inputs, const Attention& a) {
+int Engine::attention(const std::vector<int>& inputs, const Attention& a, std::vector<float> mask) {
   if (inputs.size() != 3 && inputs.size() != 4)
     throw std::invalid_argument("attention reads queries, keys, values and perhaps a mask, got " +
                                 std::to_string(inputs.size()) + " values");
@@ -41,15 +41,26 @@ int Engine::attention(const std::vector<int>& inputs, const Attention& a) {
       throw std::invalid_argument("attention of " + std::to_string(items) + " items reads " +
                                   std::to_string(wanted_of(a, i)) + " numbers of each, got " +
                                   std::to_string(at(inputs[i]).items) + " × " + to_string(at(inputs[i]).shape));
-  bool shared_mask = false;
+  const int64_t mask_size = (a.mask_heads ? a.heads : 1) * int64_t(a.mask_queries ? a.queries : 1) * a.keys;
+  int masks = 1;  // of items, before they begin again
   if (inputs.size() == 4) {
-    const Value& mask = at(inputs[3]);
-    const int64_t size = (a.mask_heads ? a.heads : 1) * int64_t(a.mask_queries ? a.queries : 1) * a.keys;
-    shared_mask = mask.items == 1;
-    if (mask.shape.numel() != size || (mask.items != items && !shared_mask))
-      throw std::invalid_argument("a mask of attention has " + std::to_string(size) + " numbers for each item, got " +
-                                  std::to_string(mask.items) + " × " + to_string(mask.shape));
+    const Value& given = at(inputs[3]);
+    masks = given.items;
+    if (given.shape.numel() != mask_size || (masks != items && masks != 1) || !mask.empty())
+      throw std::invalid_argument("a mask of attention has " + std::to_string(mask_size) +
+                                  " numbers for each item, got " + std::to_string(masks) + " × " +
+                                  to_string(given.shape));
+  } else if (!mask.empty()) {
+    masks = int(int64_t(mask.size()) / mask_size);
+    if (int64_t(mask.size()) % mask_size || items % masks)
+      throw std::invalid_argument("a constant mask of attention has " + std::to_string(mask_size) +
+                                  " numbers for each of some items, got " + std::to_string(mask.size()) + " for " +
+                                  std::to_string(items));
+    // No portion of the items may begin in the middle of the masks.
+    const Shape& own = at(inputs[0]).shape;
+    if (masks > 1) view_of(inputs[0], items / masks, checked_shape(int64_t(masks) * own.c, own.h, own.w));
   }
+  const auto constant = mask.empty() ? nullptr : std::make_shared<const std::vector<float>>(std::move(mask));
   const Shape shape = a.out_tokens_first ? checked_shape(a.queries, a.heads, a.value_width)
                                          : checked_shape(a.heads, a.queries, a.value_width);
   return add(inputs, shape, [=](Schedule& s, const Op& op) {
@@ -87,11 +98,11 @@ int Engine::attention(const std::vector<int>& inputs, const Attention& a) {
       t.width = a.width;
       t.value_width = a.value_width;
       t.scale = a.scale;
-      if (from.size() == 4) {
+      if (from.size() == 4 || constant) {
         t.mask_stride = a.mask_queries ? a.keys : 0;
-        const int64_t rows = a.mask_queries ? a.queries : 1, size = (a.mask_heads ? a.heads : 1) * rows * a.keys;
-        t.mask = reinterpret_cast<const float*>(b[from[3]]) + (shared_mask ? 0 : item * size) +
-                 (a.mask_heads ? head * rows * a.keys : 0) + begin * t.mask_stride;
+        const int64_t rows = a.mask_queries ? a.queries : 1;
+        t.mask = (constant ? constant->data() : reinterpret_cast<const float*>(b[from[3]])) +
+                 item % masks * mask_size + (a.mask_heads ? head * rows * a.keys : 0) + begin * t.mask_stride;
         t.added = a.mask_added;
       }
       t.visible = a.causal ? begin + 1 : a.keys;

@@ -4,31 +4,54 @@ namespace tersify {
 namespace TERSIFY_NAMESPACE {
 namespace {
 
+// Which of the lanes come before `count`.
+inline IntVec lanes_before(int count) {
+  IntVec numbers;
+  for (int l = 0; l < kLanes; ++l) numbers[l] = l;
+  return (IntVec)(numbers < IntVec{} + count);
+}
+
+// exp_of ends at −87: what lies further below the largest is nothing.
+inline Vec exp_below(Vec x) { return x < Vec{} - 87.0f ? Vec{} : exp_of(x); }
+
 void softmax(float* out, const float* in, int count) {
+  const int last = count % kLanes ? count / kLanes * kLanes : count;
+  const IntVec rest = lanes_before(count - last);
   Vec tops = Vec{} - INFINITY;
   for (int i = 0; i < count; i += kLanes) {
-    const int some = count - i < kLanes ? count - i : kLanes;
-    Vec v = load_some(in + i, some);
-    for (int l = some; l < kLanes; ++l) v[l] = -INFINITY;
+    Vec v = load_some(in + i, count - i);
+    if (i == last) v = rest ? v : Vec{} - INFINITY;
     tops = v > tops ? v : tops;
   }
   float top = tops[0];
   for (int l = 1; l < kLanes; ++l) top = tops[l] > top ? tops[l] : top;
   Vec sums = {};
   for (int i = 0; i < count; i += kLanes) {
-    const int some = count - i < kLanes ? count - i : kLanes;
-    // exp_of ends at −87: what lies further below the largest is nothing.
-    const Vec x = load_some(in + i, some) - top;
-    Vec e = exp_of(x);
-    e = x < Vec{} - 87.0f ? Vec{} : e;
-    for (int l = some; l < kLanes; ++l) e[l] = 0;
+    Vec e = exp_below(load_some(in + i, count - i) - top);
+    if (i == last) e = rest ? e : Vec{};
     sums += e;
-    store_some(out + i, e, some);
+    store_some(out + i, e, count - i);
   }
   const float inverse = 1.0f / sum_of(sums);
-  for (int i = 0; i < count; i += kLanes) {
-    const int some = count - i < kLanes ? count - i : kLanes;
-    store_some(out + i, load_some(out + i, some) * inverse, some);
+  for (int i = 0; i < count; i += kLanes) store_some(out + i, load_some(out + i, count - i) * inverse, count - i);
+}
+
+// The same of `count` numbers that lie `apart`, side by side for `columns` of them.
+void softmax_columns(float* out, const float* in, int count, size_t apart, int columns) {
+  for (int c = 0; c < columns; c += kLanes) {
+    Vec top = Vec{} - INFINITY, sum = {};
+    for (int i = 0; i < count; ++i) {
+      const Vec v = load_some(in + i * apart + c, columns - c);
+      top = v > top ? v : top;
+    }
+    for (int i = 0; i < count; ++i) {
+      const Vec e = exp_below(load_some(in + i * apart + c, columns - c) - top);
+      sum += e;
+      store_some(out + i * apart + c, e, columns - c);
+    }
+    const Vec inverse = 1.0f / sum;
+    for (int i = 0; i < count; ++i)
+      store_some(out + i * apart + c, load_some(out + i * apart + c, columns - c) * inverse, columns - c);
   }
 }
 

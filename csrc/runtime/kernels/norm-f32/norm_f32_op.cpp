@@ -1,4 +1,5 @@
 // Softmax and layer norm, as steps.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -6,6 +7,8 @@
 
 namespace tersify {
 namespace {
+
+constexpr int kLeastColumns = 4;  // vectors of a task
 
 struct Affine {
   std::vector<float> weight, bias;
@@ -42,6 +45,30 @@ int Engine::softmax(int in, int count) {
   return add({in}, values_[in].shape, [=](Schedule& s, const Op& op) {
     add_vectors(s, "softmax", in, op.output, count,
                 [=, k = &s.kernels()](float* out, const float* x) { k->softmax(out, x, count); });
+  });
+}
+
+int Engine::softmax_along(int in, int count, int apart) {
+  const Shape shape = at(in).shape;
+  if (count < 1 || apart < 1 || shape.numel() % (int64_t(count) * apart))
+    throw std::invalid_argument("a softmax of " + std::to_string(count) + " numbers that lie " +
+                                std::to_string(apart) + " apart does not fit " + to_string(shape));
+  return add({in}, shape, [=](Schedule& s, const Op& op) {
+    const int source = s.buffer_of(in, {}), target = s.new_buffer_for(op.output, {});
+    // Few long runs of columns are shared out, too.
+    const int most = std::max(1, apart / (kLeastColumns * s.lanes())), parts = std::min(most, 2 * s.threads());
+    Step step("softmax");
+    step.tasks = int(s.items(in) * (shape.numel() / (int64_t(count) * apart))) * parts;
+    step.reads = {source};
+    step.writes = {target};
+    step.run = [=, k = &s.kernels()](char* const* b, int task, char*) {
+      const int begin = int(int64_t(apart) * (task % parts) / parts);
+      const int end = int(int64_t(apart) * (task % parts + 1) / parts);
+      const size_t at = size_t(task / parts) * count * apart + begin;
+      k->softmax_columns(reinterpret_cast<float*>(b[target]) + at, reinterpret_cast<const float*>(b[source]) + at,
+                         count, apart, end - begin);
+    };
+    s.add(std::move(step));
   });
 }
 

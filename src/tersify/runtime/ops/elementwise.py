@@ -132,6 +132,7 @@ _ACTIVATIONS: dict[Any, Callable[[dict[str, Any]], Epilogue]] = {
     aten.sigmoid.default: lambda a: Epilogue(activation=Activation.SIGMOID),
     aten.tanh.default: lambda a: Epilogue(activation=Activation.TANH),
     aten.hardswish.default: lambda a: Epilogue(activation=Activation.HARD_SWISH),
+    aten.neg.default: lambda a: Epilogue(scale=number(-1.0)),
     aten.hardsigmoid.default: lambda a: Epilogue(
         scale=number(1 / 6), shift=number(0.5), low=0.0, high=1.0
     ),

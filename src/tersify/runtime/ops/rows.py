@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -23,14 +24,20 @@ aten = torch.ops.aten
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Softmax(Op):
     kind: ClassVar[str] = "softmax"
+    axis: int
 
     def reference(
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
-        return sources[0].softmax(-1)
+        return sources[0].softmax(self.axis)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        return emitter.engine.softmax(emitter.source(node), node.shape[-1])
+        count, behind = node.shape[self.axis], node.shape[self.axis + 1 :]
+        if not behind:
+            return emitter.engine.softmax(emitter.source(node), count)
+        return emitter.engine.softmax_along(
+            emitter.source(node), count, math.prod(behind)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,9 +131,10 @@ def _lower_softmax(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
     rank = len(context.floats(a["self"]))
     # half_to_float: the input is fp16, which the kernel does not read.
-    if a["half_to_float"] or rank == 0 or a["dim"] % rank != rank - 1:
-        raise CannotLower("only the last axis has a kernel")
-    return Softmax(), (a["self"].name,)
+    axis = a["dim"] % max(rank, 1)
+    if a["half_to_float"] or rank == 0 or (axis == 0 and rank > 1):
+        raise CannotLower("only the axes of an item have a kernel")
+    return Softmax(axis=axis), (a["self"].name,)
 
 
 @lowers(aten.native_layer_norm.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -37,19 +38,34 @@ class View(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Concat(Op):
-    """Along axis 1."""
+    """Along one axis; `stacked` values do not have it yet."""
 
     kind: ClassVar[str] = "concat"
+    axis: int = 1
+    stacked: bool = False
 
     def reference(
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
-        return torch.cat(list(sources), 1)
+        return (torch.stack if self.stacked else torch.cat)(list(sources), self.axis)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        return emitter.engine.concatenate(
-            [emitter.source(node, i) for i in range(len(node.inputs))]
-        )
+        engine = emitter.engine
+        sources = [emitter.source(node, i) for i in range(len(node.inputs))]
+        if self.axis == 1 and not self.stacked:
+            return engine.concatenate(sources)
+        # What stands before the axis are items; of each the parts follow each other.
+        items = math.prod(node.shape[: self.axis])
+        parts = []
+        for source, name in zip(sources, node.inputs, strict=True):
+            own, shape = emitter.item_of(name)
+            parts.append(
+                engine.view(source, items, (own * math.prod(shape) // items, 1, 1))
+            )
+        return engine.concatenate(parts)
+
+    def describe(self, inputs: tuple[str, ...]) -> list[str]:
+        return [] if self.axis == 1 else [f"along axis {self.axis}"]
 
 
 @lowers(
@@ -80,9 +96,18 @@ def _lower_copy(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
 @lowers(aten.cat.default)
 def _lower_concat(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     a = call.arguments()
-    # Axis 1 holds the channels. torch lets an empty tensor of one axis join any others,
-    # hence the comparison of ranks.
+    # torch lets an empty tensor of one axis join any others, hence the comparison of
+    # ranks.
     ranks = {len(context.floats(source)) for source in a["tensors"]}
-    if len(ranks) != 1 or min(ranks) < 2 or a["dim"] % min(ranks) != 1:
-        raise CannotLower("only joining along axis 1 has a kernel")
-    return Concat(), tuple(source.name for source in a["tensors"])
+    if len(ranks) != 1 or min(ranks) < 1:
+        raise CannotLower("it joins tensors of different axes")
+    op = Concat(axis=a["dim"] % min(ranks))
+    return op, tuple(source.name for source in a["tensors"])
+
+
+@lowers(aten.stack.default)
+def _lower_stack(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
+    a = call.arguments()
+    rank = {len(context.floats(source)) for source in a["tensors"]}.pop()
+    op = Concat(axis=a["dim"] % (rank + 1), stacked=True)
+    return op, tuple(source.name for source in a["tensors"])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tersify.checks import check_choice
-from tersify.runtime.capture import Captured, Graph, capture
+from tersify.runtime.capture import Captured, capture
 from tersify.runtime.check import FP32_TOLERANCE, ROUNDED_TOLERANCE, difference
 from tersify.runtime.engine import Emitter, Kernels
 from tersify.runtime.extension import extension
@@ -27,13 +27,10 @@ from tersify.runtime.lower import GAINS_TOO_LITTLE
 from tersify.runtime.ops import Conv, ConvKernel, Linear, LinearKernel
 from tersify.runtime.plan import Node, Plan
 from tersify.runtime.planner import Planner
-from tersify.runtime.portable.attention_by_hand import with_attention
 from tersify.runtime.portable.biases import with_biases
 from tersify.runtime.portable.effects import refuse_effects
 from tersify.runtime.portable.free_batch import Free, with_free_batch
 from tersify.runtime.portable.free_length import with_free_length
-from tersify.runtime.portable.joined_constants import with_margins
-from tersify.runtime.portable.pieces import with_single_pieces
 from tersify.runtime.portable.program import PRECISIONS, Port, Program
 from tersify.runtime.portable.recording import Recording, Tape
 from tersify.runtime.portable.replay import Replay
@@ -131,7 +128,7 @@ class _Maker:
     def plan(self, args: Sequence[Tensor], found: Captured | None = None) -> Plan:
         graph = (self.captured(args) if found is None else found).graph
         refuse_effects(graph)
-        plan = _for_every_machine(self.planner.plan(_with_kernels(graph)))
+        plan = _for_every_machine(self.planner.plan(with_biases(graph)))
         in_torch = [node for node in plan.nodes if node.in_torch]
         # What has a kernel stays in torch only beside calls that have none.
         in_torch.sort(key=lambda node: node.reason == GAINS_TOO_LITTLE)
@@ -172,15 +169,10 @@ class _Maker:
         )
 
 
-def _with_kernels(graph: Graph) -> Graph:
-    """The same calls as others that have kernels."""
-    return with_attention(with_biases(with_margins(with_single_pieces(graph))))
-
-
 def _observation(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, list[Tensor]]:
-    return _with_kernels(capture(model, args, kwargs).graph), [
+    return with_biases(capture(model, args, kwargs).graph), [
         in_order(x) for x in check_inputs(args, kwargs)
     ]
 

@@ -16,17 +16,23 @@ from tersify.runtime.capture import Call, Graph, Ref, Value
 aten = torch.ops.aten
 
 
-def with_margins(graph: Graph) -> Graph:
+def with_margins(graph: Graph, kept: frozenset[str] = frozenset()) -> Graph:
     constants, values = dict(graph.constants), dict(graph.values)
     calls: list[Call] = []
     for call in graph.calls:
-        found = call.target is aten.cat.default and _one_live(call, constants)
+        stays = call.target is not aten.cat.default or kept.intersection(call.results)
+        found = not stays and _one_live(call, graph)
         calls.extend(_added(call, constants, values) if found else [call])
     return replace(graph, calls=tuple(calls), constants=constants, values=values)
 
 
-def _one_live(call: Call, constants: dict[str, Tensor]) -> bool:
-    return sum(x.name not in constants for x in call.args[0]) == 1 < len(call.args[0])
+def _one_live(call: Call, graph: Graph) -> bool:
+    joined = call.args[0]
+    floats = all(graph.values[x.name].dtype == torch.float32 for x in joined)
+    live = [x for x in joined if x.name not in graph.constants]
+    # torch lets an empty tensor of one axis join any others
+    ranks = {len(graph.values[x.name].shape) for x in joined}
+    return floats and len(ranks) == 1 and len(live) == 1 < len(joined)
 
 
 def _added(
