@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tersify.codec.detect import detect
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
+from tersify.tensor.session_names import is_in_session, plain_weights
 from tersify.tensor.torch_prune_names import merge_torch_masks
 
 
@@ -20,8 +21,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
     rows of few levels, zeros.
 
     Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
-    Weights that torch.nn.utils.prune masks are packed as the network uses them, under
-    their plain names.
+    Weights that torch.nn.utils.prune masks, and those of a session, are packed as the
+    network uses them, under their plain names.
 
     Args:
         model: a module, or its state dict.
@@ -31,6 +32,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
         raise ValueError(
             f"pack takes a network or its state_dict(), got a {type(state).__name__}"
         )
+    if is_in_session(state):
+        state = plain_weights(state)
     _check_tensors(state)
     dense = {
         name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)
