@@ -99,6 +99,51 @@ def test_a_matrix_that_an_embedding_shares_with_a_linear_layer_is_that_layers_we
     assert "words.weight" in compressed(model)
 
 
+TABLES = [
+    "pos",
+    "positions",
+    "pos_emb",
+    "rel_pos_h",
+    "relative_position_table",
+    "cls",
+    "class_token",
+    "pe",
+]
+BIASES = ["rel_pos_bias", "attention_biases", "relative_bias"]
+
+
+class WithParameter(nn.Module):
+    """A linear layer, and a parameter that no layer owns."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.register_parameter(name, nn.Parameter(torch.randn(4, 6)))
+
+
+@pytest.mark.parametrize("name", [*TABLES, *BIASES])
+def test_a_glob_leaves_tables_and_biases_that_no_layer_owns_alone(name):
+    assert compressed(WithParameter(name)) == {"layer.weight"}
+    kind = "a bias" if name in BIASES else "an embedding"
+    with pytest.warns(UserWarning, match=rf"names '{name}' \({kind}\)"):
+        assert compressed(WithParameter(name), name) == {name}
+
+
+@pytest.mark.parametrize(
+    "name", ["position_weight", "class_weight", "compose", "experts", "pos_proj_weight"]
+)
+def test_a_glob_reaches_matrices_that_no_layer_owns(name):
+    assert compressed(WithParameter(name)) == {"layer.weight", name}
+
+
+def test_a_list_of_tables_is_left_alone_by_its_own_name():
+    model = WithParameter("head")
+    model.positions = nn.ParameterList([torch.randn(4, 6), torch.randn(3, 6)])
+    model.experts = nn.ParameterList([torch.randn(4, 6), torch.randn(3, 6)])
+    found = {"layer.weight", "head", "experts.0", "experts.1"}
+    assert compressed(model) == found
+
+
 class Scaled(nn.Module):
     """As attention has a temperature for each head, and ConvNeXt a γ for each channel."""
 

@@ -330,3 +330,15 @@ def test_the_error_of_half_a_pair_names_the_remedy(masked, tmp_path):
     tersify.save(state, tmp_path / "half.terse")
     with pytest.raises(ValueError, match="merge_torch_masks"):
         tersify.load(tmp_path / "half.terse", into=network())
+
+
+def test_a_network_in_a_session_and_its_checkpoint_are_packed_as_the_network_uses_them():
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+    session = tersify.attach(model, "twn")
+    session.step()
+    wanted = session.pack().state_dict()
+    for source in (model.eval(), model.state_dict()):
+        packed = tersify.pack(source)
+        assert packed.keys() == wanted.keys()
+        assert packed["0.weight"].levels == 3
+        assert all(torch.equal(packed.state_dict()[n], wanted[n]) for n in wanted)

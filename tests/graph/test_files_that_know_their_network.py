@@ -159,6 +159,23 @@ def test_what_cannot_be_written_down_is_told(model, example, message, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("plan", [None, "fp32"])
+def test_a_network_in_a_session_is_saved_once_the_session_has_ended(plan, tmp_path):
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU()), torch.randn(3, 6)
+    session = tersify.attach(model, "twn")
+    session.step()
+    packed, path = session.pack(), tmp_path / "net.terse"
+    settings = {"example": x, "plan": plan}
+    with pytest.raises(ValueError, match=r"in a session.*session\.bake_\(\)"):
+        tersify.save(packed, path, network=model, **settings)
+    tersify.save(packed, path)
+    with pytest.raises(ValueError, match=r"in a session.*session\.bake_\(\)"):
+        tersify.load(path, into=model)
+    session.bake_()
+    tersify.save(packed, path, network=model, **settings)
+    assert torch.allclose(tersify.load(path)(x), model.eval()(x), atol=1e-6)
+
+
 def test_save_wants_the_plain_network_and_an_example(tmp_path):
     model = nn.Linear(3, 3)
     with pytest.raises(ValueError, match="give example="):
@@ -173,7 +190,7 @@ def test_save_wants_the_plain_network_and_an_example(tmp_path):
     session = tersify.attach(model, "twn")
     with pytest.raises(
         ValueError,
-        match=r"in a session; end that with session\.bake_\(\)|name different tensors",
+        match=r"in a session, .*; end that with session\.bake_\(\)",
     ):
         tersify.save(
             session.pack(),

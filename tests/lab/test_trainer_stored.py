@@ -120,3 +120,63 @@ def test_a_checkpoint_of_torchs_own_pruning_is_read_with_its_masks(tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "pruned.pt")
     ours = load_weights(nn.Linear(4, 4), tmp_path / "pruned.pt")
     assert torch.equal(ours.weight, theirs.weight)
+
+
+def wrapped(prefix, state):
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "net"])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "model."]
+)
+def test_a_checkpoint_is_read_as_training_scripts_wrap_it(key, prefix, tmp_path):
+    source = half_width()
+    optimizer = torch.optim.Adam(source.parameters())
+    state = wrapped(prefix, source.state_dict())
+    torch.save({key: state, "optimizer": optimizer.state_dict()}, tmp_path / "net.pt")
+    assert same(source, load_weights(half_width(), tmp_path / "net.pt"))
+    torch.save(state, tmp_path / "alone.pt")
+    assert same(source, load_weights(half_width(), tmp_path / "alone.pt"))
+
+
+def test_a_part_of_a_network_that_was_compiled_keeps_its_name(tmp_path):
+    source = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    state = {
+        name.replace("1.", "1._orig_mod."): tensor
+        for name, tensor in source.state_dict().items()
+    }
+    torch.save(state, tmp_path / "net.pt")
+    into = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    assert same(source, load_weights(into, tmp_path / "net.pt"))
+
+
+def test_of_several_state_dicts_none_is_taken_by_chance(tmp_path):
+    state = half_width().state_dict()
+    torch.save({"model_ema": state, "model": state}, tmp_path / "two.pt")
+    with pytest.raises(ValueError, match="several state dicts"):
+        load_weights(half_width(), tmp_path / "two.pt")
+
+
+def test_names_of_another_network_are_told_as_the_file_has_them(tmp_path):
+    torch.save(wrapped("a.", nn.Linear(2, 2).state_dict()), tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"unknown to the module 'a\.bias'"):
+        load_weights(half_width(), tmp_path / "net.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_a_checkpoint_written_in_a_session_gives_the_weights_the_network_used(
+    prefix, suffix, tmp_path
+):
+    model = half_width()
+    session = tersify.attach(model, "ttq")
+    session.step()
+    state = wrapped(prefix, model.state_dict())
+    if suffix == "pt":
+        torch.save(state, tmp_path / "net.pt")
+    else:
+        save_file(state, tmp_path / "net.safetensors")
+    loaded = load_weights(half_width(), tmp_path / f"net.{suffix}")
+    session.bake_()
+    assert same(model, loaded)

@@ -94,7 +94,9 @@ class Branching(nn.Module):
 
 
 def test_a_network_that_cannot_be_handed_over_is_refused_in_one_sentence(capfd):
-    with pytest.raises(ValueError, match=r"torch\.export, which does not follow Branch"):
+    with pytest.raises(
+        ValueError, match=r"torch\.export, which does not follow Branch"
+    ):
         bench(Branching().eval(), torch.randn(2, 8), peers=("torch", "tersify"))
     assert capfd.readouterr() == ("", "")
 

@@ -15,6 +15,7 @@ from tersify.codec.duplicates import equal_tensors
 from tersify.codec.views import Same, seen
 from tersify.tensor import CompressedModel, CompressedTensor
 from tersify.tensor.model import tied
+from tersify.tensor.session_names import is_in_session, plain_weights
 from tersify.tensor.torch_prune_names import merge_torch_masks
 
 
@@ -23,9 +24,9 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
     rows of few levels, zeros.
 
     Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
-    Weights that torch.nn.utils.prune masks are packed as the network uses them, under
-    their plain names. What a mask leaves out is 0.0 in them, where torch's product may
-    have −0.0, or NaN of a weight that is not finite.
+Weights that torch.nn.utils.prune masks, and those of a session, are packed as the
+    network uses them, under their plain names. What a mask leaves out is 0.0 in them,
+    where torch's product may have −0.0, or NaN of a weight that is not finite.
 
     Args:
         model: a module, or its state dict.
@@ -35,6 +36,8 @@ def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> Compress
         raise ValueError(
             f"pack takes a network or its state_dict(), got a {type(state).__name__}"
         )
+    if is_in_session(state):
+        state = plain_weights(state)
     _check_tensors(state)
     dense = {
         name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)

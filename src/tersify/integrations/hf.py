@@ -33,9 +33,8 @@ from tersify.integrations.compression import (
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.tensor import CompressedModel
+from tersify.tensor.session_names import STATE
 from tersify.units import Example
-
-STATE = "tersify_session"  # the name in a checkpoint of where the session stands
 
 
 class TersifyCallback(TrainerCallback):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from tersify import codec
 from tersify.codec import DEFAULT_MAX_DECODED_BYTES
+from tersify.lab.checkpoints import named_as, read_state
 from tersify.lab.networks import networks
 from tersify.lab.targets import resolve_target
 from tersify.shrinking import fit_
@@ -31,7 +31,7 @@ def load_weights(
         raise ValueError(
             f"no weights at {path}; --weights names a .terse, .safetensors or torch file"
         )
-    state = _read_state(path, max_decoded_bytes)
+    state = named_as(model.state_dict(), read_state(path, max_decoded_bytes))
     try:
         # Old checkpoints have no batch counters; torch fills them in. A network may say
         # what else stays as it is.
@@ -58,32 +58,6 @@ def load_weights(
 def _may_lack(model: nn.Module) -> tuple[str, ...]:
     own = getattr(model, "may_lack", ())
     return own if isinstance(own, tuple) else ()
-
-
-def _read_state(path: Path, max_decoded_bytes: int) -> dict[str, Tensor]:
-    from tersify.torch_masks import merge_torch_masks
-
-    if path.suffix == ".terse":
-        return codec.open(path, max_decoded_bytes=max_decoded_bytes).read().state_dict()
-    try:
-        if path.suffix == ".safetensors":
-            return merge_torch_masks(load_file(path))
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise ValueError(
-            f"{path} holds no plain weights ({type(error).__name__}); save a state dict, best as .safetensors"
-        ) from error
-    # Training scripts often wrap the weights so, beside an optimizer.
-    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
-        state = state["state_dict"]
-    plain = isinstance(state, dict) and all(
-        isinstance(n, str) and isinstance(t, Tensor) for n, t in state.items()
-    )
-    if not plain:
-        raise ValueError(
-            f"{path} holds no state dict (name → tensor); save one, best as .safetensors"
-        )
-    return merge_torch_masks(state)
 
 
 def load_network(

@@ -13,8 +13,13 @@ from torch import nn
 from tersify.methods import Site, nearest
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-# in the names of parameters that no layer owns, as ViT's pos_embed and cls_token
-_WORDS_OF_TABLES = ("embed", "token")
+# In the names of parameters that no layer owns, as ViT's pos_embed and cls_token: within
+# a word, and as words of their own.
+_PARTS_OF_TABLES = ("embed", "token")
+_WORDS_OF_TABLES = {
+    *("pos", "position", "positions", "positional", "pe"),
+    *("emb", "posemb", "relpos", "cls"),
+}
 
 
 def reached_by(glob: str, sites: Sequence[Site]) -> list[Site]:
@@ -66,6 +71,9 @@ def _matches(glob: str, site: Site) -> bool:
 
 def _kind(site: Site, some_train: bool) -> str:
     """Why a glob leaves the site alone, in a word; nothing for an ordinary weight."""
+    # of one dimension: a glob reaches none, and nobody need be told
+    if site.latent.ndim > 1 and all("bias" in name for name in _own_names(site)):
+        return "a bias"
     if _is_embedding(site):
         return "an embedding"
     if all(_is_normalization(module) for module, _ in site.owners):
@@ -84,11 +92,22 @@ def _is_embedding(site: Site) -> bool:
     """
     if all(isinstance(module, _EMBEDDINGS) for module, _ in site.owners):
         return True
-    return all(_names_a_table(attribute) for _, attribute in site.owners)
+    return all(_names_a_table(name) for name in _own_names(site))
 
 
-def _names_a_table(attribute: str) -> bool:
-    return attribute != "weight" and any(w in attribute for w in _WORDS_OF_TABLES)
+def _names_a_table(name: str) -> bool:
+    if name != "weight" and any(part in name for part in _PARTS_OF_TABLES):
+        return True
+    words = set(name.lower().split("_"))
+    return bool(words & _WORDS_OF_TABLES) and "weight" not in words
+
+
+def _own_names(site: Site) -> list[str]:
+    """What the layers call it: the last word of each name, or that of the list it is
+    in.
+    """
+    words = [name.split(".") for name in (site.name, *site.aliases)]
+    return [w[-2] if len(w) > 1 and w[-1].isdigit() else w[-1] for w in words]
 
 
 def _is_scale(site: Site, attribute: str) -> bool:

@@ -16,6 +16,7 @@ from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
 from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
+from tersify.tensor.session_names import refuse_session
 from tersify.tensor.torch_prune_names import MASK, ORIGINAL
 
 GRAPH = "graph"  # in the metadata: the operations of the network
@@ -208,6 +209,9 @@ def check_names(
     """The names and shapes of a file must be those of the module; names that hold one
     of `may_lack` may be missing.
     """
+    refuse_session(
+        into, "end that with session.bake_(), or give a fresh network of that kind"
+    )
     own = into.state_dict()
     # Compared as sets of names: order in a file means nothing.
     missing = [
