@@ -67,3 +67,13 @@ def test_tensors_of_every_type_and_none_have_one(dtype):
     assert checksum(numbers) != checksum(numbers.flip(0)[:36])
     assert checksum(numbers.reshape(37, 1).t()) == checksum(numbers)
     assert checksum(numbers[:0]) == checksum(numbers[:0].clone())
+
+
+def test_what_lies_in_memory_in_another_way_has_the_checksum_of_its_numbers():
+    numbers = torch.randn(5, 3)
+    assert checksum(torch._neg_view(-numbers)) == checksum(numbers)
+    assert checksum(numbers.t().contiguous().t()) == checksum(numbers)
+    waves = torch.randn(4, dtype=torch.cfloat)
+    assert checksum(waves.conj()) == checksum(waves.conj().resolve_conj())
+    zeros = torch._efficientzerotensor((5, 3))
+    assert checksum(zeros) == checksum(torch.zeros(5, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -32,21 +32,29 @@ def key_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     )
 
 
-def other_numbers(x: Tensor) -> Tensor:
-    """The same numbers elsewhere, so that ids stay ids and masks stay masks; floats
-    also change a little.
+def other_numbers(x: Tensor, changed: Container[torch.dtype | None]) -> Tensor:
+    """Numbers of the same kind: floats elsewhere and a little changed. Where they are
+    among the `changed`, booleans become their opposites and integers (None) the next
+    smaller ones; where not, they are only elsewhere.
     """
     # A plan that baked numbers of the example into itself gives the wrong result for
     # these, so the comparison with the module finds it.
     flipped = x.detach().flip(tuple(range(x.ndim))).contiguous()
-    if not x.is_floating_point():
+    if x.dtype is torch.bool:
+        return ~flipped if torch.bool in changed else flipped
+    if x.is_floating_point():
+        return _shaken(flipped)
+    if x.is_complex() or None not in changed:
         return flipped
+    # Ids and lengths stay in their ranges, and ones and zeros become each other.
+    return torch.where(flipped > 0, flipped - 1, torch.where(flipped == 0, 1, flipped))
+
+
+def _shaken(x: Tensor) -> Tensor:
     noise = torch.randn(
-        flipped.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+        x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
     )
     # A tenth of the spread changes every float without leaving its usual range. 1e-3
     # moves a constant input as well.
-    spread = (
-        flipped.float().std() if flipped.numel() > 1 else flipped.float().abs().sum()
-    )
-    return flipped + (noise * (0.1 * spread + 1e-3)).to(x.dtype)
+    spread = x.float().std() if x.numel() > 1 else x.float().abs().sum()
+    return x + (noise * (0.1 * spread + 1e-3)).to(x.dtype)

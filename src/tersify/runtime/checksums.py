@@ -74,7 +74,10 @@ def _without(
 
 def checksum(tensor: Tensor) -> int:
     """Of all its bits, in their order. C++ needs one pass where torch needs two."""
-    flat = tensor.detach().reshape(-1).contiguous()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.numel() and not tensor.data_ptr():  # zeros that torch keeps no memory for
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    flat = tensor.reshape(-1).contiguous()
     module = extension()
     if module is None:
         return checksum_by_torch(flat)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tersify.runtime.after_fork import CallsItselfError, Lock
@@ -113,23 +115,22 @@ class Sizes:
         """A forward that depends on numbers in ways that no operation shows would
         repeat those of the example.
         """
-        others = iter([other_numbers(x) for x in given])
-        replaced = map_leaves(
-            (args, dict(kwargs)),
-            lambda leaf: next(others) if isinstance(leaf, Tensor) else leaf,
-            {},
-        )
-        try:
-            captured = self._captured(*replaced)
-        except CannotCapture:
-            raise
-        except ValueError:
-            return  # the module does not take them
-        if not agrees(self.first, captured, check_inputs(*replaced)):
-            raise ValueError(
-                f"{type(self._model).__name__} computes other things for other numbers of the same sizes, so it "
-                "cannot be compiled as a whole; compile the parts that do not depend on numbers"
-            )
+        # Not every module takes every integer and every mask.
+        for changed in ((None, torch.bool), (None,), (torch.bool,), ()):
+            others = {id(x): other_numbers(x, changed) for x in given}
+            replaced = map_leaves((args, dict(kwargs)), partial(_replaced, others), {})
+            try:
+                captured = self._captured(*replaced)
+            except CannotCapture:
+                raise
+            except ValueError:
+                continue  # the module does not take them
+            if not agrees(self.first, captured, check_inputs(*replaced)):
+                raise ValueError(
+                    f"{type(self._model).__name__} computes other things for other numbers of the same sizes, so it "
+                    "cannot be compiled as a whole; compile the parts that do not depend on numbers"
+                )
+            return
 
     def _observation(self, batch: Arguments) -> tuple[Any, list[Tensor]]:
         args, kwargs = batch
@@ -226,3 +227,7 @@ class Sizes:
             self.bounds.clear()
             self.fast = self._nothing_fast()
         return captured
+
+
+def _replaced(others: Mapping[int, Tensor], leaf: Any) -> Any:
+    return others[id(leaf)] if isinstance(leaf, Tensor) else leaf

@@ -4,14 +4,14 @@ effects.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tersify.runtime.capture.inplace import functional_form, written_arguments
+from tersify.runtime.capture.memory import Memory, storage_id
 from tersify.runtime.capture.randomness import Generators, is_random
 from tersify.runtime.capture.refusal import refuse
 from tersify.runtime.capture.shared_memory import Geometry, Storage
@@ -22,21 +22,6 @@ aten = torch.ops.aten
 # What `reshape` and `flatten` call: where the strides do not allow a view, they copy
 # first.
 _VIEWS_IF_THEY_CAN = (aten.view.default, aten._unsafe_view.default)
-
-
-class Entry:
-    """A tensor of the run: its memory, where in it, and the value it had at a version
-    of that memory.
-    """
-
-    __slots__ = ("geometry", "name", "storage", "tensor", "version")
-
-    def __init__(self, tensor: Tensor, storage: Storage, name: str | None) -> None:
-        self.tensor = weakref.ref(tensor)
-        self.storage = storage
-        self.geometry = Geometry.of(tensor)
-        self.name = name
-        self.version = storage.version
 
 
 class Recorder:
@@ -55,12 +40,8 @@ class Recorder:
         self.strides_read_by = ""  # the first call that looks at them
         # of the module's parameters and buffers
         self._names = {id(t): name for name, t in owned.items()}
-        self._owners = {_storage_id(t): t for t in reversed(list(owned.values()))}
-        self._entries: dict[int, Entry] = {}
-        # memory that was there before the run, or is constant
-        self._outside: dict[int, tuple[Storage, Tensor]] = {}
-        # constants that the run itself made, by storage
-        self._made_here: dict[int, Tensor] = {}
+        self._owners = {storage_id(t): t for t in reversed(list(owned.values()))}
+        self.memory = Memory()
         self._used: dict[str, int] = {}
 
     def add_live(self, tensor: Tensor, name: str) -> None:
@@ -69,24 +50,14 @@ class Recorder:
         """
         self.values[name] = Value.of(tensor)
         self._used[name] = 0
-        storage = Storage(Geometry.of(tensor), name, live=True)
-        self._outside[_storage_id(tensor)] = (storage, tensor)
-        self._track(tensor, storage, name)
+        self.memory.add_live(tensor, name)
 
     def owns(self, tensor: Tensor) -> bool:
         """Whether it is a parameter or a buffer of the module."""
         return id(tensor) in self._names
 
-    def from_outside(self) -> list[Tensor]:
-        """What the run read and neither made nor was given, a tensor of each memory."""
-        return [
-            tensor
-            for key, (storage, tensor) in self._outside.items()
-            if not storage.live and key not in self._made_here
-        ]
-
     def is_live(self, arguments: Any) -> bool:
-        return any(self._entry(t).storage.live for t in tensors(arguments))
+        return any(self.memory.entry(t).storage.live for t in tensors(arguments))
 
     def current(self, tensor: Tensor) -> str:
         """The name of the value that the tensor has now; a constant becomes a value by
@@ -94,7 +65,7 @@ class Recorder:
         """
         # The memory may have been written through another tensor since this name was
         # given; then the view is read anew.
-        entry = self._entry(tensor)
+        entry = self.memory.entry(tensor)
         if entry.name is None or entry.version != entry.storage.version:
             live = entry.storage.live
             entry.name = (
@@ -109,9 +80,11 @@ class Recorder:
         """`made` came of calling `func`, which changes nothing."""
         inputs = list(tensors((args, kwargs)))
         if func is aten.as_strided.default:  # it reads memory, not a value
-            storage = self._entry(inputs[0]).storage
+            storage = self.memory.entry(inputs[0]).storage
             self.reads_strides("as_strided")
-            self._track(made, storage, storage.read(Geometry.of(made), self._emit))
+            self.memory.track(
+                made, storage, storage.read(Geometry.of(made), self._emit)
+            )
             return
         results = []
         call_args, call_kwargs = self._with_refs(args), self._with_refs(kwargs)
@@ -124,14 +97,14 @@ class Recorder:
                 continue
             # A view shares memory with an argument: a later write to either reaches
             # both.
-            storage = self._shared_storage(tensor, inputs) or Storage(
+            storage = self.memory.shared(tensor, inputs) or Storage(
                 Geometry.of(tensor), name, live=True
             )
             if func in _VIEWS_IF_THEY_CAN or _puts_in_order(func, kwargs):
-                storage.laid_out_by_chance = self._entry(
+                storage.laid_out_by_chance = self.memory.entry(
                     inputs[0]
                 ).storage.laid_out_by_chance = True
-            self._track(tensor, storage, name)
+            self.memory.track(tensor, storage, name)
         self.calls.append(
             Call(
                 target=func, args=call_args, kwargs=call_kwargs, results=tuple(results)
@@ -142,33 +115,23 @@ class Recorder:
         """A function gave its argument back; with other strides it would have made a
         copy.
         """
-        self._entry(tensor).storage.laid_out_by_chance = True
+        self.memory.entry(tensor).storage.laid_out_by_chance = True
 
     def reads_strides(self, name: str) -> None:
         """With inputs laid out otherwise this call would do something else."""
         self.depends_on_strides = True
         self.strides_read_by = self.strides_read_by or name
 
-    def keep_constant(self, made: Any, inputs: Iterable[Tensor]) -> None:
-        """What depends on no input stays what it is; memory made by this run is
-        remembered as such.
-        """
-        # A view of a parameter is still the parameter's memory, not this run's.
-        given = {_storage_id(t) for t in inputs}
-        for tensor in tensors(made):
-            if _storage_id(tensor) not in given:
-                self._made_here[_storage_id(tensor)] = tensor
-
     def before_write(self, written: Tensor, *, live: bool) -> None:
         """Memory is about to change: what was read of it before must stay as it was."""
-        entry = self._entry(written)
+        entry = self.memory.entry(written)
         if entry.storage.live:
             return
         # Memory of the module is state, and its old numbers are saved. Of memory that
         # this run made as a constant, constants that were read before keep a copy; with
         # a live value written it becomes live itself.
-        key = _storage_id(written)
-        if key not in self._made_here:
+        key = storage_id(written)
+        if not self.memory.is_made_here(written):
             if key not in self.mutated:
                 self.mutated[key] = self._owners.get(key, written)
                 self.saved.append(
@@ -176,7 +139,7 @@ class Recorder:
                 )
             return
         for name, constant in self.constants.items():
-            if _storage_id(constant) == key:
+            if storage_id(constant) == key:
                 self.constants[name] = constant.clone()
         if live:
             whole = _whole(written)
@@ -202,21 +165,21 @@ class Recorder:
         for tensor in written:
             if live and (
                 Geometry.of(tensor).is_expanded
-                or self._entry(tensor).storage.base.is_expanded
+                or self.memory.entry(tensor).storage.base.is_expanded
             ):
                 raise refuse(
                     "the forward writes to a tensor whose numbers share memory",
                     "call .contiguous() before",
                 )
-            if self._entry(tensor).storage.laid_out_by_chance:
+            if self.memory.entry(tensor).storage.laid_out_by_chance:
                 self.reads_strides(func._schema.name.split("::")[1])
             self.before_write(tensor, live=live)
         # Constants written by constants stay so; the version tells older views to read.
         if not live:
             made = run()
             for tensor in written:
-                self._entry(tensor).storage.version += 1
-            self.keep_constant(made, tensors((args, kwargs)))
+                self.memory.entry(tensor).storage.version += 1
+            self.memory.keep_constant(made, tensors((args, kwargs)))
             return made
         target, taken, called = functional_form(func, args, kwargs, written)
         call_args, call_kwargs = self._with_refs(taken), self._with_refs(called)
@@ -237,9 +200,11 @@ class Recorder:
         )
         for tensor, name in zip(fresh, results[len(written) :], strict=True):
             self.values[name] = Value.of(tensor)
-            self._track(tensor, Storage(Geometry.of(tensor), name, live=True), name)
+            self.memory.track(
+                tensor, Storage(Geometry.of(tensor), name, live=True), name
+            )
         for tensor, name in zip(written, results, strict=False):
-            entry = self._entry(tensor)
+            entry = self.memory.entry(tensor)
             self.values[name] = Value.of(tensor)
             try:
                 entry.storage.write(entry.geometry, name)
@@ -255,31 +220,6 @@ class Recorder:
         return map_leaves(
             arguments,
             lambda leaf: Ref(self.current(leaf)) if isinstance(leaf, Tensor) else leaf,
-        )
-
-    def _entry(self, tensor: Tensor) -> Entry:
-        # An id may be reused after its tensor is gone, hence the weak reference.
-        known = self._entries.get(id(tensor))
-        if known is not None and known.tensor() is tensor:
-            return known
-        key = _storage_id(tensor)
-        if key not in self._outside:
-            self._outside[key] = (
-                Storage(Geometry.of(tensor), None, live=False),
-                tensor,
-            )
-        return self._track(tensor, self._outside[key][0], None)
-
-    def _track(self, tensor: Tensor, storage: Storage, name: str | None) -> Entry:
-        entry = self._entries[id(tensor)] = Entry(tensor, storage, name)
-        return entry
-
-    def _shared_storage(
-        self, tensor: Tensor, inputs: Iterable[Tensor]
-    ) -> Storage | None:
-        key = _storage_id(tensor)
-        return next(
-            (self._entry(t).storage for t in inputs if _storage_id(t) == key), None
         )
 
     def _new_constant(self, tensor: Tensor) -> str:
@@ -331,17 +271,6 @@ def _puts_in_order(func: Any, kwargs: Mapping[str, Any]) -> bool:
         func in (aten.clone.default, aten._to_copy.default)
         and order is not torch.preserve_format
     )
-
-
-def _storage_id(tensor: Tensor) -> int:
-    try:
-        return tensor.untyped_storage()._cdata
-    except NotImplementedError:
-        kind = str(tensor.layout).removeprefix("torch.")
-        raise refuse(
-            f"the forward makes a tensor whose memory cannot be seen ({kind})",
-            "compile the parts before and after it",
-        ) from None
 
 
 def _whole(tensor: Tensor) -> Tensor:

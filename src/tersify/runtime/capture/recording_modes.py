@@ -55,6 +55,29 @@ _READS_NUMBERS = {
     Tensor.data_ptr,
     Tensor.untyped_storage,
     Tensor.__dlpack__,
+    Tensor.__repr__,
+    Tensor.__format__,
+    Tensor.__float__,
+    Tensor.__int__,
+    Tensor.__index__,
+}
+# They take numbers out of containers, and no operation shows it.
+_FROM_CONTAINERS = {
+    torch.tensor,
+    torch.as_tensor,
+    torch.asarray,
+    Tensor.new_tensor,
+    Tensor.new,
+}
+_SPLITS = {torch.tensor_split, Tensor.tensor_split}  # at numbers, or into so many
+# Memory that holds whatever it held before.
+_UNWRITTEN = {
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.empty_permuted.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
 }
 # They give their argument back where its strides allow that, and a copy where not.
 _COPIES_IF_NEEDED = {
@@ -118,7 +141,9 @@ class _AtenMode(TorchDispatchMode):
             recorder.random |= random
             recorder.record(func, args, kwargs, made)
         else:
-            recorder.keep_constant(made, tensors((args, kwargs)))
+            if func in _UNWRITTEN:
+                made.zero_()  # so that two captures of one function are equal
+            recorder.memory.keep_constant(made, tensors((args, kwargs)))
         return made
 
 
@@ -148,6 +173,8 @@ class _FunctionMode(TorchFunctionMode):
         # matters.
         known = func in WHOLE or func in _READS_NUMBERS or func in _READS_STRIDES
         live = known and recorder.is_live((args, kwargs))
+        if func in _FROM_CONTAINERS or func in _SPLITS:
+            _refuse_constants_of_numbers(recorder, func, args, kwargs)
         if func in _READS_NUMBERS and live:
             raise refuse(
                 f"the forward calls {func.__name__}() on numbers of its input", _REMEDY
@@ -218,6 +245,23 @@ def _refuse_sizes_from_numbers(
         if not masks or not recorder.is_live(masks):
             return
     raise refuse("the size of a tensor depends on the numbers of the input", _REMEDY)
+
+
+def _refuse_constants_of_numbers(
+    recorder: Recorder, func: Any, args: Any, kwargs: Any
+) -> None:
+    """A tensor given as it is stays what it is; numbers inside of a container are read."""
+    given = [*args, *kwargs.values()]
+    if func in _SPLITS and recorder.is_live(given[1:]):
+        raise refuse(
+            "the size of a tensor depends on the numbers of the input", _REMEDY
+        )
+    inside = [x for x in given if not isinstance(x, Tensor)]
+    if func in _FROM_CONTAINERS and recorder.is_live(inside):
+        raise refuse(
+            f"the forward reads numbers of its input into Python, by {func.__name__}() of a container",
+            "use torch.stack or torch.cat",
+        )
 
 
 def _needs_its_parts(func: Any, args: Any, kwargs: Any) -> bool:

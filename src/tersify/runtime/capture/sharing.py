@@ -27,7 +27,7 @@ def sharing(
     for tensor in outputs:
         named.setdefault(recorder.current(tensor), tensor)
     bases: dict[int, tuple[str | Tensor, Tensor]] = {
-        memory_of(tensor): (tensor, tensor) for tensor in recorder.from_outside()
+        memory_of(tensor): (tensor, tensor) for tensor in recorder.memory.from_outside()
     }
     bases |= {memory_of(tensor): (name, tensor) for name, tensor in live.items()}
     shares: dict[str, Share] = {}
