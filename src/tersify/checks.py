@@ -4,9 +4,29 @@ rule and the value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeGuard
 
 from tersify.cpus import usable_cpus
+
+Limits = ParamSpec("Limits")
+
+
+def is_number_of(value: object, kinds: tuple[type, ...]) -> TypeGuard[int]:
+    """A bool is an int to Python, and no number to whoever writes a setting."""
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def check_given(
+    check: Callable[Concatenate[str, object, Limits], None],
+    what: str,
+    value: object,
+    *rest: Limits.args,
+    **limits: Limits.kwargs,
+) -> None:
+    """The check, of a setting that may be left out: None passes."""
+    if value is not None:
+        check(what, value, *rest, **limits)
 
 
 def check_choice(what: str, value: object, known: Sequence[str]) -> None:
@@ -27,11 +47,7 @@ def check_range(
     fails too.
     """
     # NaN fails as well, since every comparison with it is false.
-    fits = (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and low <= value <= high
-    )
+    fits = is_number_of(value, (int, float)) and low <= value <= high
     if not fits or (low_open and value == low) or (high_open and value == high):
         span = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
         raise ValueError(f"{what} must be in {span}, got {value!r}")
@@ -53,7 +69,7 @@ def check_whole(
 
 
 def _is_whole_within(value: object, low: int | None, high: int | None) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_number_of(value, (int,)):
         return False
     if low is not None and value < low:
         return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tersify.checks import is_number_of
 from tersify.cli.common import MaxDecodedBytes, allowed
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.3f}"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_number_of(value, (int,)):
         return f"{value:,}"
     if isinstance(value, (list, tuple)):
         return "×".join(str(entry) for entry in value)

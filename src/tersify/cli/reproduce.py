@@ -177,20 +177,17 @@ def _table(results: Mapping[str, Any]) -> Table:
     rows = results["rows"]
     cells: list[list[str]] = [[row["name"]] for row in rows]
     for metric, heading in results["columns"].items():
-        digits = _digits(
-            [row["ours"][metric]["mean"] for row in rows if metric in row["ours"]]
-        )
-        published = any(metric in row["published"] for row in rows)
-        if not published and not any(metric in row["ours"] for row in rows):
+        means = [row["ours"][metric]["mean"] for row in rows if metric in row["ours"]]
+        if any(metric in row["published"] for row in rows):
+            headings, shown = [heading, "ours", "diff."], slice(None)
+        elif means:
+            headings, shown = [f"{heading}, ours"], slice(1, 2)
+        else:
             continue
-        if published:
-            table.add_column(heading, justify="right")
-        table.add_column("ours" if published else f"{heading}, ours", justify="right")
-        if published:
-            table.add_column("diff.", justify="right")
+        for each in headings:
+            table.add_column(each, justify="right")
         for line, row in zip(cells, rows, strict=True):
-            stated, ours, difference = _cells(row, metric, digits)
-            line.extend((stated, ours, difference) if published else (ours,))
+            line.extend(_cells(row, metric, _digits(means))[shown])
     for line in cells:
         table.add_row(*line)
     return table
@@ -200,9 +197,9 @@ def _digits(values: list[float]) -> int:
     """Behind the point: percents and milliseconds want two, bits and scores below 2
     three, large counts none.
     """
-    if values and all(value >= 1000 for value in values):
+    if min(values, default=0) >= 1000:
         return 0
-    return 3 if values and max(map(abs, values)) < 2 else 2
+    return 3 if max(map(abs, values), default=2) < 2 else 2
 
 
 def _cells(row: dict[str, Any], metric: str, digits: int) -> tuple[str, str, str]:

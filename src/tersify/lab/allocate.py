@@ -36,10 +36,10 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.bytes is None) == (self.drop is None):
             raise ValueError("a budget is bytes or a drop in quality, one of them")
-        if (self.bytes or 0) < 0 or (self.drop or 0.0) < 0:
-            raise ValueError(
-                f"a budget must not be negative, got {self.bytes if self.drop is None else self.drop}"
-            )
+        given = self.bytes if self.drop is None else self.drop
+        assert given is not None
+        if given < 0:
+            raise ValueError(f"a budget must not be negative, got {given}")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""The error for an unknown name, which suggests the nearest known ones."""
+"""The error for an unknown name, which suggests the nearest known ones, and the check
+that raises it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
@@ -15,3 +17,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     return ValueError(
         f"unknown {kind} {name!r}; {nearest(name.lower(), sorted(known))}"
     )
+
+
+def check_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """The first of the names that is not known is the error."""
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tersify.checks import check_choice, check_range, check_whole
+from tersify.checks import check_choice, check_given, check_range, check_whole
 from tersify.methods.base import Bound, Method, Site, Step, Transform
 from tersify.methods.flat_weights import FlatWeights, Prepared
 from tersify.methods.registry import register
@@ -80,8 +80,7 @@ class Ternary(Method):
                 raise ValueError(
                     f"cap (Δf = {self.cap}) and sparsity both end the growth; give one of them"
                 )
-        if self.over is not None:
-            check_whole("over", self.over, low=1)
+        check_given(check_whole, "over", self.over, low=1)
         check_latent_settings(self.spread, self.scale)
         check_range("floor", self.floor, low=0.0, high=1.0, high_open=True)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tersify import ranks
-from tersify.checks import check_choice, check_range
+from tersify.checks import check_choice, check_given, check_range
 from tersify.methods.base import Transform
 from tersify.methods.relative_levels import RelativeLevels
 from tersify.methods.weight_math import dense, straight_through, ternary_tensor
@@ -27,8 +27,7 @@ SAMPLED_OF_A_WEIGHT = 1 << 16
 
 
 def check_latent_settings(spread: float | None, scale: str) -> None:
-    if spread is not None:
-        check_range("spread", spread, low=0.0, high=1.0, low_open=True)
+    check_given(check_range, "spread", spread, low=0.0, high=1.0, low_open=True)
     check_choice("scale", scale, SCALES)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from tersify.checks import check_choice, check_whole
+from tersify.checks import check_choice, check_given, check_whole
 from tersify.methods import Method, Site, nearest
 from tersify.methods.inputs import InputMethod
 from tersify.recipe.ready_recipes import recipe_file
@@ -43,8 +43,7 @@ class Recipe:
     norms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.norms is not None:
-            check_whole("norms", self.norms, low=2, high=16)
+        check_given(check_whole, "norms", self.norms, low=2, high=16)
         # The dataclass is frozen, so normalized values are set past it.
         rules = all_of(Rule, "a recipe's rules", self.rules, "Rule(methods=[…])")
         inputs = all_of(InputRule, "inputs", self.inputs, "InputRule(methods=[…])")

@@ -17,7 +17,7 @@ def training_length(
         if value is not None and value < 1:
             raise ValueError(f"{what} must be at least 1, got {value}")
     if steps is not None:
-        if epochs is not None or steps_per_epoch is not None:
+        if (epochs, steps_per_epoch) != (None, None):
             raise ValueError(
                 "the length of training is steps, or epochs and steps_per_epoch; give one of these"
             )

@@ -162,7 +162,7 @@ def attention(walk: Walk, node: fx.Node) -> Any:
     # [.., heads, tokens, width]: softmax runs over tokens, which therefore can be no
     # units.
     mixed = any(walk.labels.varies(x, -2) for x in (q, k, v))
-    if mixed or q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2]:
+    if mixed or not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]):
         return walk.unknown(node)
     q, k, v = (x.narrow(-2, 0, 1) for x in (q, k, v))
     walk.labels.tie(q, k)

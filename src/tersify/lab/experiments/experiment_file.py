@@ -26,7 +26,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tersify.lab.names import unknown
+from tersify.lab.names import check_known, unknown
 from tersify.lab.trainer import Job, TrainConfig
 from tersify.methods.inputs import InputMethod, input_from_table
 from tersify.recipe import InputRule, Recipe
@@ -196,9 +196,7 @@ class Experiment:
         seeds.
         """
         ids = [row.id for row in self.rows]
-        for wanted in rows or ():
-            if wanted not in ids:
-                raise unknown(f"row of {self.name}", wanted, ids)
+        check_known(f"row of {self.name}", rows or (), ids)
         needed = set(rows or ids)
         # Backwards, since a row needs only rows before it: one pass finds needs of
         # needs.
@@ -255,9 +253,7 @@ def experiments() -> dict[str, Path]:
 def build(kind: Any, table: Mapping[str, Any]) -> Any:
     """A frozen description from its TOML table; an unknown key is an error."""
     known = [spec.name for spec in fields(kind)]
-    for key in table:
-        if key not in known:
-            raise unknown(f"key of an experiment's {kind.__name__.lower()}", key, known)
+    check_known(f"key of an experiment's {kind.__name__.lower()}", table, known)
     return kind(
         **{
             key: tuple(value) if isinstance(value, list) else value

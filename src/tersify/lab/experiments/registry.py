@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tersify.lab.experiments.experiment_file import Experiment, build, experiments
 from tersify.lab.experiments.reproduce import reproduce
 from tersify.lab.experiments.run_figures import draw
-from tersify.lab.names import unknown
+from tersify.lab.names import check_known, unknown
 from tersify.lab.trainer import Display
 from tersify.toml import read_toml
 
@@ -78,9 +78,7 @@ class Program:
     takes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key in self.takes:
-            if key not in SETTINGS:
-                raise unknown("setting", key, SETTINGS)
+        check_known("setting", self.takes, SETTINGS)
 
 
 @dataclass(frozen=True, kw_only=True)

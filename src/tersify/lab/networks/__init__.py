@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from tersify.checks import check_range, check_whole
-from tersify.lab.names import unknown
+from tersify.checks import check_given, check_range, check_whole
+from tersify.lab.names import check_known, unknown
 from tersify.lab.networks.alexnet import alexnet
 from tersify.lab.networks.digits_cnn import digits_cnn
 from tersify.lab.networks.minilm import minilm
@@ -69,17 +69,15 @@ def network(name: str, /, **options: Any) -> nn.Module:
             raise ValueError(
                 f"compound sets width and depth; leave {' and '.join(sorted(given))} out"
             )
-        options = {
-            key: value for key, value in options.items() if key != "compound"
-        } | compound(options["compound"])
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of {name}", option, known)
+        coefficient = options.pop("compound")
+        options |= compound(coefficient)
+    check_known(f"option of {name}", options, known)
     for option in ("classes", "in_channels"):
         if option in options:
             check_whole(option, options[option], low=1)
-    if options.get("dropout") is not None:
-        check_range("dropout", options["dropout"], low=0, high=1, high_open=True)
+    check_given(
+        check_range, "dropout", options.get("dropout"), low=0, high=1, high_open=True
+    )
     return build(**options)
 
 

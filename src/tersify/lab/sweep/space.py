@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
+from tersify.checks import is_number_of
 from tersify.methods import nearest
 
 KINDS = ("categorical", "uniform", "log", "int")
@@ -60,7 +61,7 @@ class Parameter:
         _check_range(field, kind, values)
         if points is None:
             return cls(field, kind, low=values[0], high=values[1])
-        if not _is_number(points, (int,)) or points < 2:
+        if not is_number_of(points, (int,)) or points < 2:
             raise ValueError(
                 f"space: {field!r}: points must be a whole number from 2 on, got {points!r}"
             )
@@ -132,12 +133,7 @@ def _check_range(field: str, kind: str, values: list[Any]) -> None:
 def _is_range(kind: str, values: list[Any]) -> bool:
     """Whether the values are two finite numbers, the lower one first."""
     numbers = (int,) if kind == "int" else (int, float)
-    if len(values) != 2 or not all(_is_number(value, numbers) for value in values):
+    if len(values) != 2 or not all(is_number_of(value, numbers) for value in values):
         return False
     low, high = values
-    return math.isfinite(low) and math.isfinite(high) and low < high
-
-
-def _is_number(value: object, kinds: tuple[type, ...]) -> TypeGuard[int]:
-    """A bool is an int to Python, and no number to whoever writes a sweep."""
-    return isinstance(value, kinds) and not isinstance(value, bool)
+    return -math.inf < low < high < math.inf

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tersify.checks import check_choice, check_whole
-from tersify.lab.names import unknown
+from tersify.checks import check_choice, check_given, check_whole, is_number_of
+from tersify.lab.names import check_known
 from tersify.lab.sweep.fields import RECIPE, check_field, meant_for, with_values
 from tersify.lab.sweep.space import Parameter
 from tersify.lab.trainer import Job, TrainConfig
@@ -49,11 +49,7 @@ class Resources:
         for name, least in (("cpus", 1), ("gpus", 0), ("retries", 0), ("workers", 1)):
             value = getattr(self, name)
             kinds = (int, float) if name == "gpus" else (int,)
-            fits = (
-                isinstance(value, kinds)
-                and not isinstance(value, bool)
-                and least <= value < math.inf
-            )
+            fits = is_number_of(value, kinds) and least <= value < math.inf
             if value is not None and not fits:
                 raise ValueError(
                     f"resources: {name} must be a number from {least} on, got {value!r}"
@@ -92,9 +88,7 @@ class Sweep:
             raise ValueError(
                 f"sweep {self.name!r} has no objectives; give some of {', '.join(OBJECTIVES)}"
             )
-        for objective in self.objectives:
-            if objective not in OBJECTIVES:
-                raise unknown("objective", objective, OBJECTIVES)
+        check_known("objective", self.objectives, OBJECTIVES)
         if len(set(self.objectives)) != len(self.objectives):
             raise ValueError(
                 f"sweep {self.name!r} names an objective twice: {', '.join(self.objectives)}"
@@ -115,8 +109,7 @@ class Sweep:
             ("subset", self.subset, 1),
             ("seed", self.seed, 0),
         ):
-            if value is not None:
-                check_whole(what, value, low=least)
+            check_given(check_whole, what, value, low=least)
         self._check_space()
 
     def _check_space(self) -> None:
@@ -211,9 +204,7 @@ class Sweep:
         """Files it names lie beside it."""
         document = read_toml(text, f"the sweep {name!r}")
         known = [spec.name for spec in fields(cls) if spec.name != "name"]
-        for key in document:
-            if key not in known:
-                raise unknown("key of a sweep", key, known)
+        check_known("key of a sweep", document, known)
         for key in ("target", "data", "objectives"):
             if key not in document:
                 raise ValueError(f"a sweep needs {key} = …")
@@ -221,9 +212,7 @@ class Sweep:
             document["objectives"] = [document["objectives"]]
         _check_kinds(document)
         own = [spec.name for spec in fields(Resources)]
-        for key in document.get("resources", {}):
-            if key not in own:
-                raise unknown("resource", key, own)
+        check_known("resource", document.get("resources", {}), own)
         # Kinds were checked above, so a space is a table here.
         document["space"] = tuple(
             Parameter.read(f, given) for f, given in document.get("space", {}).items()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tersify.checks import check_choice, check_range
-from tersify.lab.names import unknown
+from tersify.lab.names import check_known
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
 SCHEDULES = ("constant", "step", "multistep", "cosine")
@@ -145,9 +145,7 @@ class TrainConfig:
             key: value for key, value in overrides.items() if value is not None
         }
         known = [spec.name for spec in dataclasses.fields(cls)]
-        for key in merged:
-            if key not in known:
-                raise unknown("training setting", key, known)
+        check_known("training setting", merged, known)
         if "epochs" not in merged:
             raise ValueError(
                 "the number of epochs is not given and the recipe names none; give --epochs N"

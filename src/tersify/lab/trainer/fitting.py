@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tersify.checks import is_number_of
 from tersify.lab.trainer.config import TrainConfig
 
 # How a dense network is trained from scratch. The warm-up is a twentieth of the run,
@@ -71,8 +72,4 @@ def fitting_epochs(samples: int, batch: Any) -> int:
 def _times(value: Any, factor: float) -> Any:
     if isinstance(value, (list, tuple)):
         return [_times(each, factor) for each in value]
-    return (
-        value * factor
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else value
-    )
+    return value * factor if is_number_of(value, (int, float)) else value

@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from tersify.checks import check_choice, check_range, check_whole
+from tersify.checks import check_choice, check_given, check_range, check_whole
 from tersify.methods.base import Bound, Method, Network, Site, Step, Transform
 from tersify.methods.energy.bounds import Bounds
 from tersify.methods.energy.fold import Evaluator, SearchedLayer
@@ -99,8 +99,7 @@ class Energy(Method):
         check_range("size_weight", self.size_weight, low=0.0, high=1e9)
         check_range("tolerance", self.tolerance, low=0.0, high=1e9)
         check_range("memory_gib", self.memory_gib, low=0.0, high=1e6, low_open=True)
-        if self.keep is not None:
-            check_range("keep", self.keep, low=0.0, high=1.0, low_open=True)
+        check_given(check_range, "keep", self.keep, low=0.0, high=1.0, low_open=True)
         check_choice("count", self.count, ("parameters", "units"))
         check_choice("bound", self.bound, ("at-most", "exactly"))
         check_choice("parents", self.parents, ("same-batch", "stored"))

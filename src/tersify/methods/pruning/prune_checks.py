@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tersify.checks import check_choice, check_range, check_whole
+from tersify.checks import check_choice, check_given, check_range, check_whole
 from tersify.methods.pruning.choice import SCOPES, least_kept
 from tersify.methods.pruning.pruned_sites import PruneBound
 from tersify.methods.pruning.scores import SCORES
@@ -40,12 +40,9 @@ def _check_amount(method: Prune) -> None:
         raise ValueError(
             f"the amount is one of sparsity, density and count, got {' and '.join(given)}"
         )
-    if method.sparsity is not None:
-        check_range("sparsity", method.sparsity, low=0.0, high=1.0, high_open=True)
-    if method.density is not None:
-        check_range("density", method.density, low=0.0, high=1.0, low_open=True)
-    if method.count is not None:
-        check_whole("count", method.count, low=0)
+    check_given(check_range, "sparsity", method.sparsity, low=0, high=1, high_open=True)
+    check_given(check_range, "density", method.density, low=0, high=1, low_open=True)
+    check_given(check_whole, "count", method.count, low=0)
     is_fraction = method.count is None and not method.is_soft
     if not 0 <= method.start <= (method.fraction if is_fraction else 1):
         raise ValueError(
