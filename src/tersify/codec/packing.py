@@ -21,15 +21,15 @@ from tersify.tensor.torch_prune_names import merge_torch_masks
 
 def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> CompressedModel:
     """Find out what the weights of a network are, however they came about: few levels,
-    rows of few levels, zeros.
+        rows of few levels, zeros.
 
-    Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
-Weights that torch.nn.utils.prune masks, and those of a session, are packed as the
-    network uses them, under their plain names. What a mask leaves out is 0.0 in them,
-    where torch's product may have −0.0, or NaN of a weight that is not finite.
+        Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
+    Weights that torch.nn.utils.prune masks, and those of a session, are packed as the
+        network uses them, under their plain names. What a mask leaves out is 0.0 in them,
+        where torch's product may have −0.0, or NaN of a weight that is not finite.
 
-    Args:
-        model: a module, or its state dict.
+        Args:
+            model: a module, or its state dict.
     """
     state = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     if not isinstance(state, Mapping):
