@@ -322,7 +322,7 @@ def _class_for(graph: Graph) -> type[GraphNetwork]:
 def _size_bytes(result: Any) -> int:
     # `split` and its like give several tensors.
     if isinstance(result, (list, tuple)):
-        return sum(_size_bytes(each) for each in result)
+        return sum(map(_size_bytes, result))
     return result.numel() * result.element_size() if isinstance(result, Tensor) else 0
 
 

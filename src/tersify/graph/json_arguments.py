@@ -31,6 +31,8 @@ _MEMORY = {
     "contiguous_format": torch.contiguous_format,
     "preserve_format": torch.preserve_format,
 }
+# Only these three spellings: float() itself would also take "1_0" or " 1 ".
+_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 Json = Any
 
 
@@ -85,20 +87,16 @@ def from_json(given: Json, values: Mapping[str, Any], device: torch.device) -> A
     if len(given) != 1:
         raise _unknown_argument(given)
     [(kind, name)] = given.items()
-    if kind == "value" and isinstance(name, str) and name in values:
-        return values[name]
-    # Only these three spellings: float() itself would also take "1_0" or " 1 ".
-    if kind == "float" and name in ("inf", "-inf", "nan"):
-        return float(name)
+    # What these name does not matter: there is one of each.
+    only = {"device": device, "layout": torch.strided}
+    if kind in only:
+        return only[kind]
     if kind == "dtype":
         return dtype_of(name)
-    if kind == "device":
-        return device
-    if kind == "layout":
-        return torch.strided
-    if kind == "memory" and name in _MEMORY:
-        return _MEMORY[name]
-    raise _unknown_argument(given)
+    named = {"value": values, "float": _FLOATS, "memory": _MEMORY}.get(kind, {})
+    if not isinstance(name, str) or name not in named:
+        raise _unknown_argument(given)
+    return named[name]
 
 
 def _unknown_argument(given: Json) -> ValueError:

@@ -49,6 +49,7 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
     "getitem": operator.getitem,
 }
+_SIZE_NAMES = {function: f"size.{name}" for name, function in _SIZES.items()}
 LARGEST_SIZE = 1 << 62
 
 
@@ -60,8 +61,7 @@ def name_of(target: Any) -> str | None:
         # another operation than the one that was recorded.
         full = f"aten.{name}.{target._overloadname}"
         return full if namespace == "aten" and operation(full) is target else None
-    found = [name for name, function in _SIZES.items() if function is target]
-    return f"size.{found[0]}" if found else None
+    return _SIZE_NAMES.get(target)
 
 
 def operation(name: str) -> Callable[..., Any] | None:

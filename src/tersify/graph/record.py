@@ -37,7 +37,7 @@ def recorded(model: nn.Module, example: Tensor | Sequence[Tensor]) -> dict[str, 
         raise ValueError(
             "an example is a tensor, or a tensor for each argument of the network"
         )
-    if any(parametrize.is_parametrized(module) for module in model.modules()):
+    if any(map(parametrize.is_parametrized, model.modules())):
         raise ValueError(
             "the network is in a session; end that with session.bake_(), or give a fresh network"
         )

@@ -109,7 +109,7 @@ def value_figures(run: Run, index: int, prefix: str) -> list[Figure]:
         )
     pooled = pooled_latents(run.latents)
     if pooled:
-        threshold = run.history[-1].get("Δ") if run.history else None
+        threshold = _threshold(run)
         drawing = steps(
             *pooled, hue=color(index), x_label="latent value", threshold=threshold
         )
@@ -125,10 +125,15 @@ def value_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     return figures
 
 
+def _threshold(run: Run) -> Any:
+    """Below which a latent weight ended as zero, where the method has one."""
+    return run.history[-1].get("Δ") if run.history else None
+
+
 def latent_figures(run: Run, index: int, prefix: str) -> list[Figure]:
     """The latents of each weight alone."""
     figures = []
-    threshold = run.history[-1].get("Δ") if run.history else None
+    threshold = _threshold(run)
     for number, (name, histogram) in enumerate(run.latents.items()):
         if _is_histogram(histogram):
             drawing = steps(
@@ -149,9 +154,9 @@ def pooled_latents(latents: dict[str, Any]) -> tuple[list[float], list[float]] |
     histograms = [h for h in latents.values() if _is_histogram(h)]
     if not histograms or any(h["edges"] != histograms[0]["edges"] for h in histograms):
         return None
-    return histograms[0]["edges"], [
-        sum(column) for column in zip(*(h["counts"] for h in histograms), strict=True)
-    ]
+    return histograms[0]["edges"], list(
+        map(sum, zip(*(h["counts"] for h in histograms), strict=True))
+    )
 
 
 def _is_histogram(value: Any) -> bool:
@@ -162,7 +167,7 @@ def _is_histogram(value: Any) -> bool:
         isinstance(edges, list)
         and isinstance(counts, list)
         and len(edges) == len(counts) + 1 > 1
-        and all(is_number(v) for v in (*edges, *counts))
+        and all(map(is_number, (*edges, *counts)))
     )
 
 
@@ -261,6 +266,10 @@ class Speed:
     threads: object
 
 
+def _setting(row: dict[str, Any]) -> tuple[Any, Any]:
+    return row.get("batch"), row.get("threads")
+
+
 def speed_beside_peers(run: Run) -> Speed | None:
     """At the smallest batch that was timed."""
     rows = speed_rows(run)
@@ -272,11 +281,7 @@ def speed_beside_peers(run: Run) -> Speed | None:
     # Of equal batches the fastest setting of ours.
     first = min(own, key=lambda row: (row["batch"], row["median_ms"]))
     # Only peers that were timed with the same batch and as many threads compare.
-    alike = [
-        row
-        for row in rows
-        if all(row.get(key) == first.get(key) for key in ("batch", "threads"))
-    ]
+    alike = [row for row in rows if _setting(row) == _setting(first)]
     # Variants of ours begin with our name, and are no peers.
     peers = [row for row in alike if not str(row["peer"]).startswith("tersify")]
     best = min(peers, key=lambda row: row["median_ms"], default=None)

@@ -270,7 +270,7 @@ def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], st
     spec = sweep.space[name]
     raw = [t["params"].get(name) for t in sweep.trials]
     if spec.get("kind") == "categorical":
-        choices = [str(choice) for choice in spec["choices"]]
+        choices = list(map(str, spec["choices"]))
         places = [
             choices.index(str(value)) / max(len(choices) - 1, 1)
             if str(value) in choices

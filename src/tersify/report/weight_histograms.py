@@ -78,11 +78,11 @@ def _labels(levels: int | None, group: list[CompressedTensor]) -> list[str]:
     # Only levels that all tensors share exactly can be written below a bar.
     has_one_book = all(tensor.axis is None for tensor in group)
     if has_one_book and _are_equal(books):
-        return [short(value) for value in books[0].tolist()]
+        return list(map(short, books[0].tolist()))
     # Ternary weights with levels of their own still agree in their signs.
     if levels == 3 and all(book[1] == 0 for book in books):
         return ["−", "0", "+"]
-    return [str(rank) for rank in range(1, levels + 1)]
+    return list(map(str, range(1, levels + 1)))
 
 
 def _are_equal(books: list[Tensor]) -> bool:

@@ -67,6 +67,11 @@ class Epilogue:
         return self.scale2 is not None or self.shift2 is not None
 
     @property
+    def changes(self) -> bool:
+        """It does anything to a sum that has no second affine map."""
+        return self.is_affine or self.activates
+
+    @property
     def is_uniform(self) -> bool:
         """The same for all channels, so that it commutes with a view."""
         constants = (self.scale, self.shift, self.scale2, self.shift2)

@@ -122,10 +122,8 @@ class Structure:
 
 def _rebuilt(nested: Any, held: list[tuple[Any, Any]]) -> Any:
     """A container of the same type that holds this."""
-    if type(nested) is list:
-        return [part for _, part in held]
-    if type(nested) is tuple:
-        return tuple([part for _, part in held])
+    if type(nested) in (list, tuple):
+        return type(nested)([part for _, part in held])
     if type(nested) is dict:
         return dict(held)
     beside = {p.name: part for p, part in held if isinstance(p, Attribute)}

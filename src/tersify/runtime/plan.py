@@ -4,7 +4,7 @@ thing that executors read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -101,6 +101,10 @@ class Plan:
             f"{len(self.nodes) - torch_calls} operations with kernels, {torch_calls} torch calls"
         )
         return "\n".join(lines)
+
+    def with_each(self, change: Callable[[Node], Node]) -> Plan:
+        """With every node as `change` makes it."""
+        return replace(self, nodes=tuple(map(change, self.nodes)))
 
     def live(self) -> Plan:
         """Without the nodes nobody reads, unless they draw random numbers, and without

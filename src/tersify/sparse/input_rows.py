@@ -42,10 +42,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        return (
-            ".".join(part for part in (self.layer, self.product.part) if part)
-            or self.product.kind
-        )
+        return _dotted(self.layer, self.product.part) or self.product.kind
+
+
+def _dotted(*parts: str) -> str:
+    """A name within a network, whose own name and the parts of some products are empty."""
+    return ".".join(filter(None, parts))
 
 
 def record(
@@ -127,7 +129,7 @@ def _layers_to_record(
         if id(module) in inside_attention:
             continue
         for product in products(module):
-            parameter = ".".join(part for part in (layer, product.parameter) if part)
+            parameter = _dotted(layer, product.parameter)
             covered.add(_address(_attribute(module, product.parameter)))
             weight = as_array(product.weight)
             if (

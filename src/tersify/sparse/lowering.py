@@ -55,7 +55,7 @@ class Geometry:
                 raise ValueError(
                     f"{what} must be at least 1 everywhere, got {getattr(self, what)}"
                 )
-        if min(before + after for before, after in self.padding) < 0 or self.groups < 1:
+        if min(map(sum, self.padding)) < 0 or self.groups < 1:
             raise ValueError(
                 f"padding must not be negative and groups at least 1, got {self}"
             )

@@ -136,10 +136,9 @@ def from_npz(data: bytes, where: str) -> Matrix:
         ) from None
     height, width = shape
     try:
-        if format in ("dense", "bsr"):
-            arrays["values"] = arrays["values"].reshape(
-                shape if format == "dense" else (-1, block, block)
-            )
+        own = {"dense": shape, "bsr": (-1, block, block)}
+        if format in own:
+            arrays["values"] = arrays["values"].reshape(own[format])
     except ValueError as error:
         raise CollectionError(
             f"{where} holds values that do not fit: {error}"

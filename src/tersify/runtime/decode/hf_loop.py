@@ -95,7 +95,8 @@ def decode(
     )
     # max_length counts padding; the cache holds texts without it. The last token is
     # never fed back, hence −1.
-    longest, length = max(len(text) for text in texts), generation_config.max_length
+    lengths = list(map(len, texts))
+    longest, length = max(lengths), generation_config.max_length
     decoder.check_length(
         longest
         if length is None
@@ -103,7 +104,6 @@ def decode(
     )
     decoder.room_for(len(texts), longest)
     logits = torch.cat([decoder.prompt(slot, text) for slot, text in enumerate(texts)])
-    lengths = [len(text) for text in texts]
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     unfinished = torch.ones(len(texts), dtype=torch.bool)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -159,13 +159,11 @@ def _check(config: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None
     cache = given.pop("past_key_values", None)
     if cache is not None and getattr(cache, "get_seq_length", lambda: 1)():
         raise LeftToTorchError("going on from past_key_values")
-    places = given.pop("position_ids", None)
-    if places is not None and not _are_in_order(places, input_ids, mask):
-        raise LeftToTorchError("a text with other position_ids than 0, 1, 2, …")
-    # of older versions of transformers
-    places = given.pop("cache_position", None)
-    if places is not None and not _are_in_order(places, input_ids, None):
-        raise LeftToTorchError("a text with other cache_position than 0, 1, 2, …")
+    # cache_position is of older versions of transformers, and counts padding, too.
+    for name, seen in (("position_ids", mask), ("cache_position", None)):
+        places = given.pop(name, None)
+        if places is not None and not _are_in_order(places, input_ids, seen):
+            raise LeftToTorchError(f"a text with other {name} than 0, 1, 2, …")
     for name in given:
         raise LeftToTorchError(f"the input {name}")
 

@@ -31,7 +31,7 @@ def _unknown_parts(model: Any) -> Iterator[str]:
         torch_module._global_forward_hooks,
         torch_module._global_forward_pre_hooks,
     )
-    if not all(_all_known(hooks) for hooks in everywhere):
+    if not all(map(_all_known, everywhere)):
         yield "there is a hook on all modules, which the decoder would not call"
     for name, module in model.named_modules():
         if "forward" in vars(module) or not _known(type(module).forward):
@@ -67,7 +67,7 @@ def _table(place: str, name: str) -> Any:
 
 
 def _all_known(hooks: Mapping[int, Any]) -> bool:
-    return all(_known(hook) for hook in hooks.values())
+    return all(map(_known, hooks.values()))
 
 
 def _known(function: Any) -> bool:

@@ -138,7 +138,7 @@ def _packed(
         codes, levels = _same_codes(found)
         if int8:
             weights = module.pack_codes_i8(
-                kernels.workspace, codes.numpy(), [int(level) for level in levels]
+                kernels.workspace, codes.numpy(), list(map(int, levels))
             )
         else:
             weights = module.pack_row_codes(kernels.workspace, codes.numpy(), levels)

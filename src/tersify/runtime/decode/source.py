@@ -115,24 +115,19 @@ class MappingSource:
             )
         return self._tensors[name]
 
+    def _bias(self, name: str) -> Tensor | None:
+        stored = f"{name}.bias"
+        return dense_of(self._tensor(stored)) if stored in self._tensors else None
+
     def matrix(self, name: str) -> Matrix:
-        found = self._tensor(f"{name}.weight")
-        bias = (
-            dense_of(self._tensor(f"{name}.bias"))
-            if f"{name}.bias" in self._tensors
-            else None
-        )
+        found, bias = self._tensor(f"{name}.weight"), self._bias(name)
         # GPT-2's layers are stored as [features, outputs]; its embeddings are not.
         if self._transposed and ".h." in name:
             return Matrix(weight=dense_of(found).t(), bias=bias)
         return Matrix(weight=found, bias=bias)
 
     def norm(self, name: str) -> Norm:
-        bias = (
-            dense_of(self._tensor(f"{name}.bias"))
-            if f"{name}.bias" in self._tensors
-            else None
-        )
+        bias = self._bias(name)
         weight = dense_of(self._tensor(f"{name}.weight"))
         return Norm(weight=weight, bias=bias, eps=self._eps, centred=self._transposed)
 

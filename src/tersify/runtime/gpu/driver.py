@@ -46,11 +46,15 @@ _FUNCTIONS: dict[tuple[object, ...], ctypes.c_void_p] = {}
 _ALLOWED: dict[int, int] = {}  # shared memory that a function may ask for
 
 
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def run(launch: Launch, device: torch.device) -> None:
     """Start it; the next kernel of the stream that asks for it may start before this
     one ends.
     """
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = _index_of(device)
     with torch.cuda.device(index):
         function = prepared(launch, index)
         assert function.value is not None
@@ -62,10 +66,8 @@ def run(launch: Launch, device: torch.device) -> None:
                 launch,
             )
             _ALLOWED[function.value] = launch.shared_bytes
-        values = [_value(a) for a in launch.arguments]
-        pointers = (ctypes.c_void_p * len(values))(
-            *(ctypes.addressof(v) for v in values)
-        )
+        values = list(map(_value, launch.arguments))
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         early = _Attribute(id=_EARLY_START, value=1)
         config = _Config(
             grid=(launch.grid[0], launch.grid[1], 1),
@@ -112,7 +114,7 @@ def prepared(launch: Launch, index: int) -> ctypes.c_void_p:
 
 def shared_bytes(device: torch.device) -> int:
     """The most shared memory that a block can ask for."""
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = _index_of(device)
     found = ctypes.c_int()
     if _cuda().cuDeviceGetAttribute(ctypes.byref(found), _SHARED_OF_BLOCK, index):
         return _STATIC_SHARED

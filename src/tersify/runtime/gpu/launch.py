@@ -70,6 +70,27 @@ class Launch:
     shared_bytes: int = 0
 
 
+def defines_of(
+    out: Tensor, given: Tensor, width: int, tiling: Tiling, *, round_here: bool
+) -> dict[str, int]:
+    """What every kernel for vectors of `width` padded features is built with;
+    `round_here`: it rounds the one vector that is given to int8 by itself.
+    """
+    eights = ceiling(len(out), 8)
+    defines = {
+        **tiling.defines(),
+        "ACT": TYPES[given.dtype],
+        "OUT": TYPES[out.dtype],
+        "NT": 4 if eights == 3 else eights,
+        "ONE": int(len(out) == 1),
+        "FUSED": int(round_here),
+        "ROUND_FROM": TYPES[given.dtype],
+    }
+    if round_here:
+        defines |= {"ACT": S8, "HOLD": held(width, tiling.threads)}
+    return defines
+
+
 def held(numbers: int, threads: int) -> int:
     """Eights of numbers that each thread of a block keeps in its registers; 0 where
     they are too many.

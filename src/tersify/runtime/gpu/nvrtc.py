@@ -35,7 +35,7 @@ def machine_code(
     text = "".join(
         f"#define {name} {value}\n" for name, value in sorted(constants.items())
     )
-    text += "".join(_source(name) for name in files)
+    text += "".join(map(_source, files))
     library, version = _library()
     arch = f"sm_{capability[0]}{capability[1]}"
     facts = f"{arch} {version} {text}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling, held
+from tersify.runtime.gpu.launch import Launch, Tiling, ceiling, defines_of
 from tersify.runtime.gpu.rounding import Rounded
 
 ROWS, FEATURES = 16, 64  # of a block; see cuda/table4.cu
@@ -68,25 +68,13 @@ def launch(
     """
     vectors, rows = out.shape
     given = x.steps if isinstance(x, Rounded) else x
-    eights = ceiling(vectors, 8)
+    wide = words.shape[1]
     defines = {
-        **tiling.defines(),
-        "ACT": S8 if round_here else TYPES[given.dtype],
-        "OUT": TYPES[out.dtype],
-        "NT": 4 if eights == 3 else eights,
-        "ONE": int(vectors == 1),
-        "FUSED": int(round_here),
-        "ROUND_FROM": TYPES[given.dtype],
-        **(
-            {"HOLD": held(words.shape[1] * FEATURES, tiling.threads)}
-            if round_here
-            else {}
-        ),
+        **defines_of(out, given, wide * FEATURES, tiling, round_here=round_here),
         "SWAP": 0,
         "RESIDUAL": 0,
     }
     x_scale = x.scale if isinstance(x, Rounded) else None
-    wide = words.shape[1]
     return Launch(
         kernel="table4",
         files=("common.cuh", "rounding.cuh", "table4.cu"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tersify.runtime.gpu.launch import S8, TYPES, Launch, Tiling, ceiling, held
+from tersify.runtime.gpu.launch import Launch, Tiling, ceiling, defines_of
 from tersify.runtime.gpu.rounding import Before, Rounded
 
 ROWS, FEATURES = 16, 128  # of a block; see cuda/ternary.cu
@@ -77,21 +77,9 @@ def launch(
     """
     vectors, rows = out.shape
     given = x.steps if isinstance(x, Rounded) else x
-    act = S8 if round_here else TYPES[given.dtype]
-    eights = ceiling(vectors, 8)
+    wide = words.shape[1]
     defines = {
-        **tiling.defines(),
-        "ACT": act,
-        "OUT": TYPES[out.dtype],
-        "NT": 4 if eights == 3 else eights,
-        "ONE": int(vectors == 1),
-        "FUSED": int(round_here),
-        "ROUND_FROM": TYPES[given.dtype],
-        **(
-            {"HOLD": held(words.shape[1] * FEATURES, tiling.threads)}
-            if round_here
-            else {}
-        ),
+        **defines_of(out, given, wide * FEATURES, tiling, round_here=round_here),
         "SWAP": 1,
         "RESIDUAL": int(residual is not None),
         **({} if before is None else {"PROLOGUE": 2 if before.factor is None else 3}),
@@ -102,7 +90,6 @@ def launch(
         else (before.gain, before.eps, before.factor)
     )
     x_scale, x_sum = (x.scale, x.sum) if isinstance(x, Rounded) else (None, None)
-    wide = words.shape[1]
     # zeros behind a vector would count in its mean
     assert before is None or len(before.gain) == wide * FEATURES
     return Launch(

@@ -84,7 +84,7 @@ class Context:
         self._read = _read_for_results(graph)
 
     def constant(self, given: Any, what: str) -> Tensor:
-        if not isinstance(given, Ref) or given.name not in self.graph.constants:
+        if not self.is_constant(given):
             raise CannotLower(f"its {what} is computed from the input")
         return self.graph.constants[given.name]
 
@@ -181,6 +181,11 @@ def existing(packet: Any, *overloads: str) -> list[Any]:
 
 def float64(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float64)
+
+
+def float64_if_given(tensor: Tensor | None) -> Tensor | None:
+    """Of a factor or a bias that a layer need not have."""
+    return None if tensor is None else float64(tensor)
 
 
 def number(value: float) -> Tensor:

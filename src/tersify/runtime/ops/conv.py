@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tersify.runtime.capture.values import Call
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.base import CannotLower, Context, Op, float64_if_given, lowers
 from tersify.runtime.ops.conv_emission import (
     emit_bits,
     emit_codes,
@@ -115,7 +115,7 @@ class Conv(Op):
                 for x, name in zip(sources, node.inputs, strict=True)
             ]
         elif self.kernel is ConvKernel.LISTS_F16:
-            sources = [as_fp16(x) for x in sources]
+            sources = list(map(as_fp16, sources))
         elif self.in_levels:
             assert self.levels is not None
             sources = [self.levels.of(sources[0]), *sources[1:]]
@@ -123,13 +123,11 @@ class Conv(Op):
             sources = [quantized(sources[0], quants[node.inputs[0]]), *sources[1:]]
         made = self._dense(sources, node)
         # A mean is computed from the sums and stored as floats.
-        if self.kernel is ConvKernel.LISTS_I8 and not self.is_mean:
+        if self.is_mean:
+            return made
+        if self.kernel is ConvKernel.LISTS_I8:
             return quantized(made, quants[node.name])
-        return (
-            as_fp16(made)
-            if self.kernel is ConvKernel.LISTS_F16 and not self.is_mean
-            else made
-        )
+        return as_fp16(made) if self.kernel is ConvKernel.LISTS_F16 else made
 
     def _dense(self, sources: Sequence[Tensor], node: Node) -> Tensor:
         residual = sources[1] if len(sources) > 1 else None
@@ -215,8 +213,8 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
     # The scales of rows are applied to the sums, not to the weights: these stay signs
     # or codes for the kernel.
     epilogue = Epilogue(
-        scale=None if weight.row_scale is None else float64(weight.row_scale),
-        shift=None if bias is None else float64(bias),
+        scale=float64_if_given(weight.row_scale),
+        shift=float64_if_given(bias),
     )
     op = Conv(
         weight=weight,

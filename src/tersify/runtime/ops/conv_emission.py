@@ -28,8 +28,7 @@ def _mean_epilogue(op: Conv, emitter: Emitter) -> Any:
 
 
 def _output(op: Conv, node: Node) -> tuple[int, int]:
-    shape = op.sums_shape(node)
-    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])
+    return _last_two(op.sums_shape(node))
 
 
 def emit_lists(op: Conv, emitter: Emitter, node: Node) -> int:

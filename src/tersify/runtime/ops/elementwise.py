@@ -253,7 +253,7 @@ def _of_two(
     """The first operand is the wide one. The epilogue's scale is its own: operands with
     a factor change places.
     """
-    scale = None if factor == 1.0 else number(factor)
+    scale = _number_unless(1.0, factor)
     # The epilogue scales the first operand, so the one with a factor goes first.
     if other == shape:
         op = Elementwise(epilogue=Epilogue(scale=scale), multiply=multiply)
@@ -312,7 +312,11 @@ def _with_number(call: Call, value: float) -> Op:
     factor, summand = _WITH_NUMBER[call.target](value)
     return Elementwise(
         epilogue=Epilogue(
-            scale=None if factor == 1.0 else number(factor),
-            shift=None if summand == 0.0 else number(summand),
+            scale=_number_unless(1.0, factor), shift=_number_unless(0.0, summand)
         )
     )
+
+
+def _number_unless(neutral: float, value: float) -> Tensor | None:
+    """For an epilogue, in which a number that changes nothing is left out."""
+    return None if value == neutral else number(value)

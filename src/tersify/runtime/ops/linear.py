@@ -14,7 +14,14 @@ from torch import Tensor
 
 from tersify.runtime.capture.values import Call, Ref
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.ops.base import CannotLower, Context, Op, float64, lowers
+from tersify.runtime.ops.base import (
+    CannotLower,
+    Context,
+    Op,
+    float64,
+    float64_if_given,
+    lowers,
+)
 from tersify.runtime.ops.levels import Levels
 from tersify.runtime.ops.rounding import rounded_vectors
 from tersify.runtime.ops.window import Window
@@ -218,7 +225,7 @@ def _linear(
     if shift is not None and shift.numel() not in (1, len(found.values)):
         raise CannotLower("its bias is not one number an output")
     epilogue = Epilogue(
-        scale=None if found.row_scale is None else float64(found.row_scale),
+        scale=float64_if_given(found.row_scale),
         shift=None if shift is None else float64(shift).reshape(-1),
     )
     assert isinstance(source, Ref)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tersify.runtime.epilogue import Epilogue
-from tersify.runtime.ops.base import Op, float64
+from tersify.runtime.ops.base import Op, float64, float64_if_given
 from tersify.runtime.ops.linear import Linear, LinearKernel
 from tersify.runtime.weights import DENSE_FROM, Weight
 
@@ -260,11 +260,10 @@ class Recurrent(Op):
         """What the input's gates begin with: of an LSTM both biases."""
         # An LSTM only ever adds both biases. A GRU keeps its own: see
         # `_emit_direction`.
-        bias = None if one.given_bias is None else float64(one.given_bias)
+        bias = float64_if_given(one.given_bias)
         if bias is not None and one.own_bias is not None and not self.gru:
             bias = bias + float64(one.own_bias)
-        scale = None if one.given.row_scale is None else float64(one.given.row_scale)
-        return Epilogue(scale=scale, shift=bias)
+        return Epilogue(scale=float64_if_given(one.given.row_scale), shift=bias)
 
     def _side_by_side(
         self, engine: Any, made: list[int], batch: int, steps: int

@@ -35,7 +35,7 @@ def _lower(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         ),
         batch_first=bool(batch_first),
         first=first,
-        wanted=tuple(context.is_read(name) for name in call.results[1:]),
+        wanted=tuple(map(context.is_read, call.results[1:])),
     )
     return op, (source.name, *names)
 
@@ -53,7 +53,7 @@ def _lower_cell(call: Call, context: Context) -> tuple[Op, tuple[str, ...]]:
         layers=((_direction(context, [w for w in weights if w is not None]),),),
         batch_first=True,
         first=first,
-        wanted=tuple(context.is_read(name) for name in call.results[1:]),
+        wanted=tuple(map(context.is_read, call.results[1:])),
         one_step=True,
     )
     return op, (source.name, *names)
@@ -108,7 +108,7 @@ def _same_for_all(state: Tensor, rank: int) -> Tensor:
 
 def _direction(context: Context, weights: Sequence[Any]) -> Direction:
     # torch lists a direction's tensors as W_ih, W_hh, b_ih, b_hh.
-    given, own = (context.weight(weight) for weight in weights[:2])
+    given, own = map(context.weight, weights[:2])
     bias = [context.constant(one, "bias") for one in weights[2:]]
     return Direction(
         given=given,

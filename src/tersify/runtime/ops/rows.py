@@ -54,19 +54,17 @@ class LayerNorm(Op):
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
         x = sources[0]
-        weight, bias = (
-            None if t is None else t.to(x.dtype) for t in (self.weight, self.bias)
-        )
+        weight, bias = _in_type(x, self.weight), _in_type(x, self.bias)
         if not self.centred:
             return F.rms_norm(x, node.shape[-1:], weight, self.eps)
         return F.layer_norm(x, node.shape[-1:], weight, bias, self.eps)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
-        weight, bias = (
-            [] if t is None else t.to(torch.float32).tolist()
-            for t in (self.weight, self.bias)
+        source, weight, bias = (
+            emitter.source(node),
+            _floats(self.weight),
+            _floats(self.bias),
         )
-        source = emitter.source(node)
         return emitter.engine.layer_norm(
             source, node.shape[-1], weight, bias, self.eps, self.centred
         )
@@ -89,26 +87,26 @@ class GroupNorm(Op):
         self, sources: Sequence[Tensor], node: Node, quants: Mapping[str, Quant]
     ) -> Tensor:
         x = sources[0]
-        weight, bias = (
-            None if t is None else t.to(x.dtype) for t in (self.weight, self.bias)
-        )
+        weight, bias = _in_type(x, self.weight), _in_type(x, self.bias)
         return F.group_norm(x, self.groups, weight, bias, self.eps)
 
     def emit(self, emitter: Emitter, node: Node) -> int:
         channels = node.shape[1]
-        weight = (
-            [1.0] * channels
-            if self.weight is None
-            else self.weight.to(torch.float32).tolist()
-        )
-        bias = (
-            [0.0] * channels
-            if self.bias is None
-            else self.bias.to(torch.float32).tolist()
-        )
+        # Its kernel takes both lists.
+        weight = _floats(self.weight) or [1.0] * channels
+        bias = _floats(self.bias) or [0.0] * channels
         return emitter.engine.group_norm(
             emitter.source(node), self.groups, weight, bias, self.eps
         )
+
+
+def _in_type(x: Tensor, factors: Tensor | None) -> Tensor | None:
+    return None if factors is None else factors.to(x.dtype)
+
+
+def _floats(factors: Tensor | None) -> list[float]:
+    """As kernels take the weight or the bias of a norm: none where it has none."""
+    return [] if factors is None else factors.to(torch.float32).tolist()
 
 
 @lowers(aten.native_group_norm.default)

@@ -46,7 +46,7 @@ def choose(plan: Plan, costs: Costs, *, int8: bool) -> Plan:
 
     `int8` says whether int8 activations are allowed.
     """
-    return replace(plan, nodes=tuple(_chosen(node, costs, int8) for node in plan.nodes))
+    return plan.with_each(lambda node: _chosen(node, costs, int8))
 
 
 def _chosen(node: Node, costs: Costs, int8: bool) -> Node:
@@ -142,7 +142,7 @@ def _conv_kernels(op: Conv, int8: bool) -> list[str]:
     # What has levels from training may be rounded to these alone.
     if op.made_levels is not None or (int8 and op.levels is None and can_be_int8(op)):
         kernels.append(INT8)
-    if can_be_codes(op) and (int8 if op.levels is None else op.weight.is_whole):
+    if can_be_codes(op) and _may_round(op, int8):
         kernels.append(TWO_BIT if op.weight.kind is WeightKind.SIGN else FOUR_BIT)
     return kernels
 
@@ -158,9 +158,16 @@ def _linear_kernels(op: Linear, shape_class: str, int8: bool) -> list[str]:
         own = WeightKind.FLOAT.value
     kernels = [own, DENSE, LANES]
     # The four-bit measurement stands for all tables, the int8 one for signs.
-    if can_round_vectors(op) and (int8 if op.levels is None else weight.is_whole):
+    if can_round_vectors(op) and _may_round(op, int8):
         kernels.append(FOUR_BIT if is_table else INT8)
     return kernels
+
+
+def _may_round(op: Conv | Linear, int8: bool) -> bool:
+    """Whether a kernel of whole numbers may round the input: as it was allowed, or to
+    the layer's own levels where its weights are whole as well.
+    """
+    return int8 if op.levels is None else op.weight.is_whole
 
 
 def _can_decode_vectors(weight: Weight) -> bool:

@@ -26,7 +26,7 @@ def with_fp16(plan: Plan) -> Plan:
     """The plan with convolutions on fp16 activations and their weights rounded so. All
     else stays as it is.
     """
-    return replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
+    return plan.with_each(_marked)
 
 
 def _marked(node: Node) -> Node:

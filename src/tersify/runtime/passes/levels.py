@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tersify.runtime.capture.values import Ref
-from tersify.runtime.epilogue import Activation
+from tersify.runtime.epilogue import Activation, Epilogue
 from tersify.runtime.ops import (
     Conv,
     ConvKernel,
@@ -72,15 +72,8 @@ def _fits_bytes(low: float, high: float) -> bool:
 
 def _factor(node: Node) -> float | None:
     """What a node multiplies its only input with; None where it does anything else."""
-    op = node.op
-    if not isinstance(op, Elementwise) or len(node.inputs) != 1:
-        return None
-    epilogue = op.epilogue
-    if (
-        epilogue.activates
-        or epilogue.shift is not None
-        or epilogue.is_affine_after_residual
-    ):
+    epilogue = _epilogue(node)
+    if epilogue is None or epilogue.activates or epilogue.shift is not None:
         return None
     if epilogue.scale is None:
         return 1.0
@@ -88,15 +81,20 @@ def _factor(node: Node) -> float | None:
 
 
 def _clamps(node: Node) -> bool:
+    epilogue = _epilogue(node)
+    return (
+        epilogue is not None
+        and epilogue.activation is Activation.CLAMP
+        and not epilogue.is_affine
+    )
+
+
+def _epilogue(node: Node) -> Epilogue | None:
+    """What a node does with its only input number by number, in one affine map."""
     op = node.op
     if not isinstance(op, Elementwise) or len(node.inputs) != 1:
-        return False
-    epilogue = op.epilogue
-    return (
-        epilogue.activation is Activation.CLAMP
-        and not epilogue.is_affine
-        and not epilogue.is_affine_after_residual
-    )
+        return None
+    return None if op.epilogue.is_affine_after_residual else op.epilogue
 
 
 def _calls(node: Node, target: Any) -> bool:
@@ -147,13 +145,17 @@ def with_level_kernels(plan: Plan) -> Plan:
     """What may be computed with whole numbers knows its levels; two or three of them
     and signs are products of bits.
     """
-    nodes = {node.name: node for node in plan.nodes}
+    nodes, after = _nodes_and_rounding(plan)
     readers = plan.readers()
-    after: dict[str, Node] = {
-        node.inputs[0]: node for node in plan.nodes if isinstance(node.op, Levels)
-    }
-    return replace(
-        plan, nodes=tuple(_marked(node, nodes, readers, after) for node in plan.nodes)
+    return plan.with_each(lambda node: _marked(node, nodes, readers, after))
+
+
+def _nodes_and_rounding(plan: Plan) -> tuple[Nodes, Nodes]:
+    """Every node by its name, and every rounding by the value that it rounds."""
+    roundings = [node for node in plan.nodes if isinstance(node.op, Levels)]
+    return (
+        {node.name: node for node in plan.nodes},
+        {node.inputs[0]: node for node in roundings},
     )
 
 
@@ -168,37 +170,43 @@ def _marked(node: Node, nodes: Nodes, readers: Mapping[str, int], after: Nodes) 
         return node
     levels = source.op
     if op.weight.kind is WeightKind.SIGN and levels.fits_bits:
-        if isinstance(op, Linear):
-            op = replace(op, levels=levels, kernel=LinearKernel.BITS)
-        elif op.groups == 1:
-            op = replace(op, levels=levels, kernel=ConvKernel.BITS)
-        return replace(node, op=op)
+        return replace(node, op=_in_bits(op, levels))
     if levels.quant is None:
         return node
     if isinstance(op, Linear):
         return replace(node, op=replace(op, levels=levels))
+    # One value has one size of steps.
+    alone = readers[source.inputs[0]] == 1 and readers[node.name] == 1
+    made = _made_levels(node, op, after) if alone else None
+    return replace(node, op=replace(op, levels=levels, made_levels=made))
+
+
+def _in_bits(op: Conv | Linear, levels: Levels) -> Conv | Linear:
+    """The layer with the kernel of bits, which has no form for groups."""
+    if isinstance(op, Linear):
+        return replace(op, levels=levels, kernel=LinearKernel.BITS)
+    if op.groups != 1:
+        return op
+    return replace(op, levels=levels, kernel=ConvKernel.BITS)
+
+
+def _made_levels(node: Node, op: Conv, after: Nodes) -> Levels | None:
+    """The levels to which a convolution may round what it makes: those of the rounding
+    behind it, where its kernel can write bytes.
+    """
     follower = after.get(node.name)
-    alone = (
-        len(node.inputs) == 1
-        and not op.is_mean
-        and can_be_int8(op)
-        # One value has one size of steps.
-        and readers[source.inputs[0]] == 1
-        and readers[node.name] == 1
-    )
-    made = follower.op if alone and follower is not None else None
-    assert made is None or isinstance(made, Levels)
+    if follower is None or len(node.inputs) != 1 or op.is_mean or not can_be_int8(op):
+        return None
+    assert isinstance(follower.op, Levels)
     # Signs are no steps of a byte.
-    chained = made if made is not None and made.quant is not None else None
-    return replace(node, op=replace(op, levels=levels, made_levels=chained))
+    return None if follower.op.quant is None else follower.op
 
 
 def with_levels_inside(plan: Plan) -> Plan:
     """Kernels of whole numbers round what they read themselves; what two of them pass
     on to each other stays in bytes.
     """
-    nodes = {node.name: node for node in plan.nodes}
-    after = {node.inputs[0]: node for node in plan.nodes if isinstance(node.op, Levels)}
+    nodes, after = _nodes_and_rounding(plan)
     quants = dict(plan.quants)
     made: list[Node] = []
     for node in plan.nodes:

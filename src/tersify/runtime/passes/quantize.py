@@ -48,7 +48,7 @@ MAX_TAPS = 128  # one input channel's window must fit a 16-bit sum: 128 · 255 <
 
 def with_int8_kernels(plan: Plan) -> Plan:
     """Layers of few levels on int8 kernels; every other node stays as it is."""
-    return replace(plan, nodes=tuple(_marked(node) for node in plan.nodes))
+    return plan.with_each(_marked)
 
 
 def quantized_values(plan: Plan) -> set[str]:
@@ -81,11 +81,7 @@ def observed(
         for plan, inputs in batches:
             # Without such a convolution no fixed steps are needed, and running the
             # batches would be in vain.
-            if not any(
-                isinstance(node.op, Conv)
-                and (can_be_int8(node.op) or can_be_codes(node.op))
-                for node in plan.nodes
-            ):
+            if not any(map(_needs_steps, plan.nodes)):
                 continue
             for name, value in run_values(plan, inputs).items():
                 if (
@@ -151,7 +147,7 @@ def with_faint_in_fp32(plan: Plan, quants: Mapping[str, Quant]) -> Plan:
         why = "float activations: 8 bits would lose the faint ones among its items"
         return replace(node, op=replace(op, in_floats=True), reason=why)
 
-    return replace(plan, nodes=tuple(kept(node) for node in plan.nodes))
+    return plan.with_each(kept)
 
 
 def with_code_convolutions(plan: Plan) -> Plan:
@@ -172,7 +168,7 @@ def with_code_convolutions(plan: Plan) -> Plan:
             op=replace(op, weight=op.weight.in_steps(), kernel=ConvKernel.CODES_I8),
         )
 
-    return replace(plan, nodes=tuple(chosen(node) for node in plan.nodes))
+    return plan.with_each(chosen)
 
 
 def _marked(node: Node) -> Node:
@@ -238,6 +234,12 @@ def _can_round(weight: Weight) -> bool:
         return True
     few = weight.levels * USES_OF_A_LEVEL <= weight.values.numel()
     return few and weight.int8_noise <= MOST_NOISE
+
+
+def _needs_steps(node: Node) -> bool:
+    """Whether it is a convolution that could round what it reads to 8 bits."""
+    op = node.op
+    return isinstance(op, Conv) and (can_be_int8(op) or can_be_codes(op))
 
 
 def can_be_int8(op: Conv) -> bool:

@@ -62,9 +62,7 @@ def _norm(node: Node, nodes: Nodes) -> Node | None:
 def _scales_rows(node: Node) -> bool:
     """Whether it is a plain product with one number for each row."""
     op = node.op
-    if not isinstance(op, Elementwise) or not op.multiply:
-        return False
-    if op.epilogue.is_affine or op.epilogue.activates:
+    if not isinstance(op, Elementwise) or not op.multiply or op.epilogue.changes:
         return False
     # […, 1] beside […, features]: one factor per row.
     return len(node.inputs) == 2 and op.narrow == (*node.shape[:-1], 1)
@@ -137,11 +135,7 @@ def _is_mean_of_last(mean: Node, node: Node) -> bool:
     if isinstance(mean.op, GlobalAverage):
         # A global average takes the mean over everything behind the channels. That is
         # the last axis alone only in a value of three axes.
-        return (
-            len(node.shape) == 3
-            and not mean.op.epilogue.is_affine
-            and not mean.op.epilogue.activates
-        )
+        return len(node.shape) == 3 and not mean.op.epilogue.changes
     return isinstance(mean.op, AverageOfAxes) and mean.op.axes == (len(node.shape) - 1,)
 
 

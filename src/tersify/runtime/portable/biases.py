@@ -5,6 +5,7 @@ is one number a feature whatever the batch.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from tersify.runtime.capture import Call, Graph, Ref
 
 aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+_PRODUCTS = (aten.mm.default,)
 
 
 def with_biases(graph: Graph) -> Graph:
@@ -44,13 +46,19 @@ def _product(call: Call, makers: dict[str, Call], graph: Graph) -> Call | None:
         return None
     left, right = call.args
     bias = graph.constants.get(right.name) if isinstance(right, Ref) else None
-    view = makers.get(left.name) if isinstance(left, Ref) else None
-    if bias is None or view is None or view.target not in _VIEWS:
-        return None
-    product = makers.get(view.args[0].name)
-    if product is None or product.target is not aten.mm.default:
+    view = _maker(left, makers, _VIEWS)
+    product = None if view is None else _maker(view.args[0], makers, _PRODUCTS)
+    if bias is None or product is None:
         return None
     features = graph.values[product.results[0]].shape[-1]
     last = graph.values[left.name].shape[-1:]
     fits = tuple(bias.shape) == last == (features,) and bias.dtype == torch.float32
     return product if fits else None
+
+
+def _maker(
+    given: Any, makers: dict[str, Call], targets: tuple[Any, ...]
+) -> Call | None:
+    """The call that made this value, where it is one of `targets`."""
+    maker = makers.get(given.name) if isinstance(given, Ref) else None
+    return maker if maker is not None and maker.target in targets else None

@@ -21,7 +21,7 @@ def described(
         channels = program.inputs[0].shape[1:2]
         if len(mean) not in (1, *channels):
             raise ValueError(
-                f"the network takes images of {channels[0] if channels else 1} channels, got a mean of {len(mean)}"
+                f"the network takes images of {(*channels, 1)[0]} channels, got a mean of {len(mean)}"
             )
         program = replace(program, mean=mean, std=std)
     if isinstance(labels, str) or not all(isinstance(name, str) for name in labels):
@@ -29,7 +29,7 @@ def described(
     classes = program.outputs[0].shape[-1:]
     if labels and (len(labels),) != classes:
         raise ValueError(
-            f"the network has {classes[0] if classes else 1} outputs, got {len(labels)} labels"
+            f"the network has {(*classes, 1)[0]} outputs, got {len(labels)} labels"
         )
     return replace(program, labels=tuple(labels))
 

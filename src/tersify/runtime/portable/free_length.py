@@ -72,9 +72,10 @@ class _Search:
         short = min(self._short, last) if last > 0 else self._short
         lengths = [short + i * step for i in range(3)]
         grid = Grid(batches, lengths)
-        some = batches[0]
+        some = few = many = batches[0]
         checks = [Sizes(some, short + 3 * step), Sizes(some, self._long)]
         if len(batches) > 1:
+            few, many = 1, 3
             checks.append(Sizes(ANOTHER, short))
         joined = Joined(self._all([*grid.points, *checks]), grid, checks)
         program = joined.program()
@@ -84,8 +85,6 @@ class _Search:
                 raise Differs("an input or output has no batch")
         least = self._least(step, grid, checks, short)
         most = max(s.length for s in checks) if joined.cuts_vectors else None
-        few = 1 if len(batches) > 1 else some
-        many = 3 if len(batches) > 1 else some
         # A plan of one step leaves calls out that change nothing there: it is another
         # one, and that of longer inputs may serve as well.
         before = least - step

@@ -97,33 +97,42 @@ class Tape:
             real, [*vectors, ACTIVATIONS.index(given["activation"].name), *ends]
         )
 
+    def made(self, value: int) -> int:
+        """The number of an engine's value among all that calls made."""
+        return self._values[value]
+
     def _plain(self, kind: str, x: Any) -> Any:
-        if kind == "value":
-            return -1 if x == -1 else self._values[x]
-        if kind == "values":
-            return [self._values[value] for value in x]
-        if kind in ("weight", "epilogue", "mean"):
-            return None if x is None else x.plain
-        if kind in ("numbers", "quant"):
-            return self.vector(list(x))
-        if kind == "number":
-            return self.place(x)
         if kind in CHOICES:
             return CHOICES[kind][1].index(x.name)
-        if kind == "flag":
-            return bool(x)
-        if kind == "axes":
-            return [[int(n) for n in axis] for axis in x]
         if kind in LENGTHS:
             assert len(x) == LENGTHS[kind]
-            return [bool(n) if kind.startswith("flags") else int(n) for n in x]
-        return int(x)
+            return list(map(bool if kind.startswith("flags") else int, x))
+        return _PLAIN[kind](self, x) if kind in _PLAIN else int(x)
 
     def _array(self, array: Any, only_signs: bool) -> Plain:
         values = array.detach().numpy() if isinstance(array, Tensor) else array
         source, numbers = self._sources.find(values, only_signs=only_signs)
         place = [] if numbers is None else [self.vector(numbers)]
         return [*source, *place, list(map(int, values.shape))]
+
+
+def _told(tape: Tape, x: _Told | None) -> Any:
+    return None if x is None else x.plain
+
+
+# How a tape writes an argument of each kind down; the other kinds are whole numbers.
+_PLAIN: dict[str, Callable[[Tape, Any], Any]] = {
+    "value": lambda tape, x: -1 if x == -1 else tape.made(x),
+    "values": lambda tape, x: list(map(tape.made, x)),
+    "weight": _told,
+    "epilogue": _told,
+    "mean": _told,
+    "numbers": lambda tape, x: tape.vector(list(x)),
+    "quant": lambda tape, x: tape.vector(list(x)),
+    "number": Tape.place,
+    "flag": lambda tape, x: bool(x),
+    "axes": lambda tape, x: [list(map(int, axis)) for axis in x],
+}
 
 
 def _only_signs(name: str, rest: Sequence[Any]) -> bool:

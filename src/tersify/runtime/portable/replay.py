@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,41 +117,38 @@ class Replay:
         return engine
 
     def _real(self, kind: str, x: Any, values: Sequence[int], scale: int) -> Any:
-        numbers = self.program.numbers
         if kind == "value":
             return -1 if x == -1 else values[x]
         if kind == "values":
             return [values[value] for value in x]
         if kind == "items":
             return x * scale
-        if kind == "weight":
-            return self._weights[x]
-        if kind in ("epilogue", "mean"):
-            return None if x is None else self._epilogue(x)
-        if kind == "numbers":
-            return vector(x, numbers).tolist()
-        if kind == "quant":
-            return tuple(vector(x, numbers).tolist())
-        if kind == "number":
-            return float(vector([x, 1], numbers)[0])
         if kind in CHOICES:
             type_name, names = CHOICES[kind]
             return getattr(getattr(self._module, type_name), names[x])
-        if kind == "axes":
-            return [tuple(axis) for axis in x]
-        return tuple(x) if isinstance(x, list) and kind != "window" else x
+        if kind in _REAL:
+            return _REAL[kind](self, x)
+        return tuple(x) if isinstance(x, list) else x
 
-    def _epilogue(self, plain: Plain) -> Any:
+    def weight(self, place: int) -> Any:
+        return self._weights[place]
+
+    def numbers(self, plain: Plain) -> list[float]:
+        return vector(plain, self.program.numbers).tolist()
+
+    def number(self, place: int) -> float:
+        return self.numbers([place, 1])[0]
+
+    def epilogue(self, plain: Plain | None) -> Any:
+        if plain is None:
+            return None
         *vectors, activation, low, high = plain
-        numbers = self.program.numbers
-        given = {
-            name: vector(v, numbers).tolist()
-            for name, v in zip(EPILOGUE_VECTORS, vectors, strict=True)
-        }
-        ends = [float(vector([end, 1], numbers)[0]) for end in (low, high)]
         chosen = getattr(self._module.Activation, ACTIVATIONS[activation])
         return self._module.Epilogue(
-            **given, activation=chosen, low=ends[0], high=ends[1]
+            **dict(zip(EPILOGUE_VECTORS, map(self.numbers, vectors), strict=True)),
+            activation=chosen,
+            low=self.number(low),
+            high=self.number(high),
         )
 
     def _pack(
@@ -169,6 +166,19 @@ class Replay:
         ]
         workspace = [] if name == "embedding" else [self._workspace]
         return getattr(self._module, f"pack_{name}")(*workspace, *given)
+
+
+# What the kernels take for an argument of each kind that only the program decides.
+_REAL: dict[str, Callable[[Replay, Any], Any]] = {
+    "weight": Replay.weight,
+    "epilogue": Replay.epilogue,
+    "mean": Replay.epilogue,
+    "numbers": Replay.numbers,
+    "quant": lambda replay, x: tuple(replay.numbers(x)),
+    "number": Replay.number,
+    "axes": lambda replay, x: list(map(tuple, x)),
+    "window": lambda replay, x: x,
+}
 
 
 def weight_array(

@@ -54,10 +54,8 @@ class Grid:
     def through(self, numbers: Sequence[int]) -> dict[str, Any] | None:
         """Of the points, in order; none where all of it is zero."""
         count = len(self._lengths)
-        low, high = (
-            _quadratic(self._lengths, part)
-            for part in (numbers[:count], numbers[-count:])
-        )
+        low = _quadratic(self._lengths, numbers[:count])
+        high = _quadratic(self._lengths, numbers[-count:])
         apart = self._batches[-1] - self._batches[0] or 1
         slopes = [(b - a) / apart for a, b in zip(low, high, strict=True)]
         begins = [a - m * self._batches[0] for a, m in zip(low, slopes, strict=True)]
