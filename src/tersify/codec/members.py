@@ -31,8 +31,13 @@ class CodeGroup:
         return self.levels
 
     @property
+    def sizes(self) -> list[int]:
+        """Decoded bytes of each block: a code takes one."""
+        return [box.elements for box in self.boxes]
+
+    @property
     def elements(self) -> int:
-        return sum(box.elements for box in self.boxes)
+        return sum(self.sizes)
 
     @property
     def decoded_bytes(self) -> int:
@@ -50,6 +55,12 @@ class ArrayGroup:
     @property
     def kind(self) -> str:
         return self.dtype
+
+    @property
+    def sizes(self) -> list[int]:
+        """Decoded bytes of each block."""
+        width = DTYPES[self.dtype].itemsize
+        return [elements * width for _, elements in self.arrays]
 
     @property
     def elements(self) -> int:
@@ -70,13 +81,8 @@ class Contents:
         self._groups = groups
         self._spans: dict[Place, tuple[int, int, int]] = {}  # group, first byte, end
         for index, group in groups.items():
-            if isinstance(group, CodeGroup):
-                sizes = [box.elements for box in group.boxes]
-            else:
-                width = DTYPES[group.dtype].itemsize
-                sizes = [elements * width for _, elements in group.arrays]
             at = 0
-            for place, size in zip(group.places, sizes, strict=True):
+            for place, size in zip(group.places, group.sizes, strict=True):
                 self._spans[place] = (index, at, at + size)
                 at += size
 

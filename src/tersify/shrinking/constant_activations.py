@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from tersify.units.operation_rules import operation_name
+from tersify.units.operation_rules import operation_name, writes_in_place
 from tersify.units.trace import Trace
 from tersify.units.walk import argument, shape_of
 
@@ -88,12 +88,7 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
             found[node] = Constant(torch.zeros_like(value, dtype=torch.bool), value)
         elif node.op == "call_function":
             found[node] = _evaluate(node, found)
-            # An in-place operation also changes the value that its first input names.
-            if (
-                isinstance(node.target, torch._ops.OpOverload)
-                and node.target._schema.is_mutable
-                and node.args
-            ):
+            if node.args and writes_in_place(node):
                 found[node.args[0]] = found[node]
     return found
 
