@@ -5,6 +5,7 @@ in them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,13 +20,24 @@ Place = tuple[str, str, int]  # tensor, part ("codes" or a field), number of the
 
 @dataclass
 class CodeGroup:
+    holds: ClassVar = "codes"
+
     levels: int
     boxes: list[Box] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
 
     @property
+    def kind(self) -> int:
+        return self.levels
+
+    @property
+    def sizes(self) -> list[int]:
+        """Decoded bytes of each block: a code takes one."""
+        return [box.elements for box in self.boxes]
+
+    @property
     def elements(self) -> int:
-        return sum(box.elements for box in self.boxes)
+        return sum(self.sizes)
 
     @property
     def decoded_bytes(self) -> int:
@@ -34,9 +46,21 @@ class CodeGroup:
 
 @dataclass
 class ArrayGroup:
+    holds: ClassVar = "arrays"
+
     dtype: str
     arrays: list[tuple[str, int]] = field(default_factory=list)  # (kind, elements)
     places: list[Place] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return self.dtype
+
+    @property
+    def sizes(self) -> list[int]:
+        """Decoded bytes of each block."""
+        width = DTYPES[self.dtype].itemsize
+        return [elements * width for _, elements in self.arrays]
 
     @property
     def elements(self) -> int:
@@ -47,6 +71,9 @@ class ArrayGroup:
         return self.elements * DTYPES[self.dtype].itemsize
 
 
+Group = TypeVar("Group", CodeGroup, ArrayGroup)
+
+
 class Contents:
     """The groups of a file, and the bytes of every part inside the decoded groups."""
 
@@ -54,13 +81,8 @@ class Contents:
         self._groups = groups
         self._spans: dict[Place, tuple[int, int, int]] = {}  # group, first byte, end
         for index, group in groups.items():
-            if isinstance(group, CodeGroup):
-                sizes = [box.elements for box in group.boxes]
-            else:
-                width = DTYPES[group.dtype].itemsize
-                sizes = [elements * width for _, elements in group.arrays]
             at = 0
-            for place, size in zip(group.places, sizes, strict=True):
+            for place, size in zip(group.places, group.sizes, strict=True):
                 self._spans[place] = (index, at, at + size)
                 at += size
 
@@ -115,32 +137,16 @@ def contents_of(directory: Directory) -> Contents:
     for entry in directory.entries:
         if "codes" in parts_of(entry):
             for block, box in enumerate(blocks_of(entry.box)):
-                code_group = groups.setdefault(
-                    entry.code_group + block, CodeGroup(entry.levels)
+                codes = _joined(
+                    groups, entry.code_group + block, CodeGroup(entry.levels)
                 )
-                if (
-                    not isinstance(code_group, CodeGroup)
-                    or code_group.levels != entry.levels
-                ):
-                    raise TerseFileError(
-                        f"group {entry.code_group + block} mixes codes of different kinds"
-                    )
-                code_group.boxes.append(box)
-                code_group.places.append((entry.name, "codes", block))
+                codes.boxes.append(box)
+                codes.places.append((entry.name, "codes", block))
         for part, stored in entry.parts().items():
             for block, box in enumerate(blocks_of(stored.box)):
-                array_group = groups.setdefault(
-                    stored.group + block, ArrayGroup(stored.dtype)
-                )
-                if (
-                    not isinstance(array_group, ArrayGroup)
-                    or array_group.dtype != stored.dtype
-                ):
-                    raise TerseFileError(
-                        f"group {stored.group + block} mixes arrays of different kinds"
-                    )
-                array_group.arrays.append((kind_of(part, entry.name), box.elements))
-                array_group.places.append((entry.name, part, block))
+                arrays = _joined(groups, stored.group + block, ArrayGroup(stored.dtype))
+                arrays.arrays.append((kind_of(part, entry.name), box.elements))
+                arrays.places.append((entry.name, part, block))
     for index, group in groups.items():
         # A bound on the memory of one decoder, whatever the file claims.
         if group.elements > BLOCK_ELEMENTS:
@@ -148,11 +154,28 @@ def contents_of(directory: Directory) -> Contents:
                 f"group {index} holds {group.elements} elements, {BLOCK_ELEMENTS} are allowed"
             )
         if isinstance(group, ArrayGroup):
-            names = [name.encode() for name, *_ in group.arrays]
-            # Sorted by kind as the writer sorts them; by bytes, since the order of text
-            # depends on the language of the reader. The sort is stable, so the order
-            # within a kind is the directory's.
-            order = sorted(range(len(names)), key=names.__getitem__)
-            group.arrays = [group.arrays[i] for i in order]
-            group.places = [group.places[i] for i in order]
+            _sort_by_kind(group)
     return Contents(groups)
+
+
+def _joined(
+    groups: dict[int, CodeGroup | ArrayGroup], index: int, fresh: Group
+) -> Group:
+    """The group of that number, which is `fresh` where there is none yet, and must hold
+    the same kind of thing where there is one: a group has one decoder.
+    """
+    found = groups.setdefault(index, fresh)
+    if not isinstance(found, type(fresh)) or found.kind != fresh.kind:
+        raise TerseFileError(f"group {index} mixes {fresh.holds} of different kinds")
+    return found
+
+
+def _sort_by_kind(group: ArrayGroup) -> None:
+    """As the writer sorts them; by bytes, since the order of text depends on the
+    language of the reader. The sort is stable, so the order within a kind is the
+    directory's.
+    """
+    names = [name.encode() for name, *_ in group.arrays]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    group.arrays = [group.arrays[i] for i in order]
+    group.places = [group.places[i] for i in order]

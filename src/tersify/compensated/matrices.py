@@ -67,43 +67,50 @@ def matrices_of(model: nn.Module) -> list[Matrix]:
     """Every matrix once, in the order of the modules."""
     found: dict[int, Matrix] = {}
     for prefix, module in model.named_modules():
-        if not _has_matrix(module):
-            continue
-        weight = module.weight
-        assert isinstance(weight, Tensor)
-        if weight.dtype != torch.float32:
-            raise ValueError(
-                f"'{prefix}.weight' is {weight.dtype}; compensation needs a network in float32: .float()"
-            )
-        embedding = module if isinstance(module, nn.Embedding) else None
-        linear = None if embedding is not None else module
-        known = found.get(id(weight))
-        if known is None:
-            found[id(weight)] = Matrix(
-                f"{prefix}.weight" if prefix else "weight", linear, embedding
-            )
-        else:
-            if (linear and known.linear) or (embedding and known.embedding):
-                raise ValueError(
-                    f"{known.name!r} is the weight of several layers; compensation needs the inputs of one"
-                )
-            found[id(weight)] = Matrix(
-                known.name, known.linear or linear, known.embedding or embedding
-            )
+        if _has_matrix(module):
+            use = _use_in(module, f"{prefix}.weight" if prefix else "weight")
+            known = found.get(id(use.parameter))
+            found[id(use.parameter)] = use if known is None else _shared(known, use)
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no linear layer or embedding to compress"
         )
     tokens = _token_embedding(model)
+    if tokens is None:
+        return list(found.values())
     return [
-        replace(matrix, alike=True)
-        if tokens is not None
-        and matrix.linear is None
-        and matrix.embedding is not None
-        and matrix.embedding is not tokens
-        else matrix
-        for matrix in found.values()
+        replace(m, alike=m.linear is None and m.embedding is not tokens)
+        for m in found.values()
     ]
+
+
+def _use_in(module: nn.Module, name: str) -> Matrix:
+    """The weight of one module, as if no other used it."""
+    use = (
+        Matrix(name, None, module)
+        if isinstance(module, nn.Embedding)
+        else Matrix(name, module, None)
+    )
+    if use.parameter.dtype != torch.float32:
+        raise ValueError(
+            f"'{name}' is {use.parameter.dtype}; compensation needs a network in float32: .float()"
+        )
+    return use
+
+
+def _shared(known: Matrix, use: Matrix) -> Matrix:
+    """One weight of an embedding and of the head: each may use it once, since
+    compensation needs the inputs of one layer.
+    """
+    if (use.linear and known.linear) or (use.embedding and known.embedding):
+        raise ValueError(
+            f"{known.name!r} is the weight of several layers; compensation needs the inputs of one"
+        )
+    return replace(
+        known,
+        linear=known.linear or use.linear,
+        embedding=known.embedding or use.embedding,
+    )
 
 
 def _token_embedding(model: nn.Module) -> nn.Module | None:

@@ -13,6 +13,7 @@ SAMPLE_ROWS = 48
 CLASSES_AN_OCTAVE = 2  # as fine as the coder's own classes of rows and columns
 MOST_CLASSES = 16
 HALVINGS = 24
+OCTAVES = 60  # that are gone through at most
 
 
 def entropy_bits_by_scale(wholes: Tensor) -> float:
@@ -54,19 +55,21 @@ def sample_of(weight: Tensor) -> Tensor:
     )
 
 
+def _in_octaves(at: float, factor: float, is_enough: Callable[[float], bool]) -> float:
+    """The first number on the way that is enough, or the last one tried."""
+    for _ in range(OCTAVES):
+        if is_enough(at):
+            break
+        at *= factor
+    return at
+
+
 def constant_for(bits: float, bits_at: Callable[[float], float], start: float) -> float:
     """The constant at which `bits_at`, which falls with it, gives as many bits; found
     by halving in octaves.
     """
-    low, high = start, start
-    for _ in range(60):
-        if bits_at(low) >= bits:
-            break
-        low /= 2
-    for _ in range(60):
-        if bits_at(high) <= bits:
-            break
-        high *= 2
+    low = _in_octaves(start, 0.5, lambda constant: bits_at(constant) >= bits)
+    high = _in_octaves(start, 2.0, lambda constant: bits_at(constant) <= bits)
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if bits_at(middle) > bits else (low, middle)

@@ -34,9 +34,12 @@ class Parts:
 
 def encoded(rows: Floats, ternary: str) -> tuple[str, Any]:
     """The smallest type that holds the numbers exactly, and their data in it."""
-    if rows.ndim == 2 and rows.shape[1] % WIDE == 0 and _steps(rows, WIDE, 1):
+    # llama.cpp wants vectors in full precision
+    if rows.ndim != 2:
+        return "F32", rows
+    if rows.shape[1] % WIDE == 0 and _steps(rows, WIDE, 1):
         return ternary, _packed_signs(rows, ternary)
-    if rows.ndim == 2 and rows.shape[1] % NARROW == 0:
+    if rows.shape[1] % NARROW == 0:
         if found := _steps(rows, NARROW, 8):
             return "Q4_0", _nibbles(*found, len(rows))
         if found := _steps(rows, NARROW, 127):
@@ -44,8 +47,7 @@ def encoded(rows: Floats, ternary: str) -> tuple[str, Any]:
             return "Q8_0", _with_scale(wholes, found[1], len(rows))
     with np.errstate(over="ignore"):
         half = rows.astype(np.float16)
-    # llama.cpp wants vectors in full precision
-    if rows.ndim == 2 and np.array_equal(half.astype(np.float32), rows):
+    if np.array_equal(half.astype(np.float32), rows):
         return "F16", half
     return "F32", rows
 

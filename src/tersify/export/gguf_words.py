@@ -59,11 +59,8 @@ def add_words(writer: Any, about: Mapping[str, Any]) -> None:
         [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]
     )
     known = about.get("special_tokens", {})
-    numbers = {
-        kind: words.get(known.get(f"{kind}_token"))
-        for kind in ("bos", "eos", "unk", "pad")
-    }
-    for kind, number in numbers.items():
+    for kind in ("bos", "eos", "unk", "pad"):
+        number = words.get(known.get(f"{kind}_token"))
         if number is not None:
             getattr(writer, f"add_{kind}_token_id")(number)
     writer.add_add_bos_token(_begins_with_bos(stored, known.get("bos_token")))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from tersify.units.operation_rules import operation_name
+from tersify.units.operation_rules import operation_name, writes_in_place
 from tersify.units.trace import Trace
 from tersify.units.walk import argument, shape_of
 
@@ -88,12 +88,7 @@ def constants(traced: Trace, tensors: dict[str, Tensor]) -> dict[fx.Node, Any]:
             found[node] = Constant(torch.zeros_like(value, dtype=torch.bool), value)
         elif node.op == "call_function":
             found[node] = _evaluate(node, found)
-            # An in-place operation also changes the value that its first input names.
-            if (
-                isinstance(node.target, torch._ops.OpOverload)
-                and node.target._schema.is_mutable
-                and node.args
-            ):
+            if node.args and writes_in_place(node):
                 found[node.args[0]] = found[node]
     return found
 
@@ -108,21 +103,11 @@ def _evaluate(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     # Ids and masks: constants are followed through floats only.
     if isinstance(value, Tensor) and not value.is_floating_point():
         return None
-    if name in _LAYERS:
-        return _layer(node, found)
-    if name == "batch_norm":
-        return _batch_norm(node, found)
-    if name in _SPREADING:
-        return _spreading(node, found)
-    if name in ("scaled_dot_product_attention", "matmul", "bmm"):
-        return _product(node, found, attention=name.startswith("scaled"))
+    rule = _RULES.get(name)
     # torch's own tag for operations that work number by number.
-    if name in _POINTWISE or (
-        isinstance(node.target, torch._ops.OpOverload)
-        and torch.Tag.pointwise in node.target.tags
-    ):
-        return _pointwise(node, found)
-    return None
+    if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        rule = _pointwise
+    return None if rule is None else rule(node, found)
 
 
 def _known(unknown: Tensor, value: Tensor) -> Constant:
@@ -202,17 +187,18 @@ def _spreading(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
     return tuple(_known(u != 0, v) for u, v in zip(unknown, value, strict=True))
 
 
-def _product(node: fx.Node, found: dict[fx.Node, Any], attention: bool) -> Any:
-    """Zero times anything is zero; a mean of equal values, as attention takes it, is
-    that value.
-    """
+def _attention(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
+    """Softmax weights add up to 1, so equal values over all tokens stay that value."""
+    values = _filled(node, found)[node.args[2]]  # type: ignore[index]
+    first = values.value.narrow(-2, 0, 1)
+    same = ~(values.unknown | (values.value != first)).any(-2, keepdim=True)
+    return _known(~same.expand(shape_of(node)), first.expand(shape_of(node)))
+
+
+def _product(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
+    """Zero times anything is zero."""
     inputs = _filled(node, found)
-    left, right = (inputs[n] for n in (node.args[0], node.args[2 if attention else 1]))  # type: ignore[index]
-    if attention:
-        # Softmax weights add up to 1, so equal values over all tokens stay that value.
-        first = right.value.narrow(-2, 0, 1)
-        same = ~(right.unknown | (right.value != first)).any(-2, keepdim=True)
-        return _known(~same.expand(shape_of(node)), first.expand(shape_of(node)))
+    left, right = (inputs[n] for n in node.args[:2])  # type: ignore[index]
     # Counts the pairs of factors that both may differ from zero. Where there is none
     # the sum is 0; other constants are not followed through products.
     touched = torch.matmul(
@@ -238,3 +224,14 @@ def _pointwise(node: fx.Node, found: dict[fx.Node, Any]) -> Any:
             zero = zero | (~inputs[other].unknown & (inputs[other].value == 0))
         unknown, value = unknown & ~zero, torch.where(zero, 0.0, value)
     return _known(unknown, value)
+
+
+_RULES = {
+    **dict.fromkeys(_POINTWISE, _pointwise),
+    **dict.fromkeys(_SPREADING, _spreading),
+    **dict.fromkeys(_LAYERS, _layer),
+    "batch_norm": _batch_norm,
+    "scaled_dot_product_attention": _attention,
+    "matmul": _product,
+    "bmm": _product,
+}

@@ -30,12 +30,13 @@ def packed(
     kept: dict[str, CompressedTensor | Tensor] = {}
     for name, tensor in tensors.items():
         code = coded.get(name)
-        same = (
+        kept[name] = tensor.detach()
+        if (
             code is not None
             and code.shape == tuple(tensor.shape)
             and torch.equal(code.to_dense(), tensor.cpu())
-        )
-        kept[name] = code if code is not None and same else tensor.detach()
+        ):
+            kept[name] = code
     recipe, facts = file_facts(model)
     # it was that of the larger network
     known = {key: value for key, value in facts.items() if key != GRAPH}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from tersify.units.labels import FIXED, Labels
-from tersify.units.operation_rules import rule_for
+from tersify.units.operation_rules import rule_for, writes_in_place
 from tersify.units.trace import Example, Trace, trace
 from tersify.units.walk import Role, Walk, no_units
 
@@ -153,9 +153,7 @@ def follow(traced: Trace) -> Walk:
 
 
 def _pass_on_mutation(walk: Walk, node: fx.Node) -> None:
-    # An in-place operation also changes the value that its first input names.
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+    if not writes_in_place(node):
         return
     first = node.args[0] if node.args else None
     if isinstance(first, fx.Node) and first not in walk.stored:

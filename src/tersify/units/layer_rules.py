@@ -118,8 +118,7 @@ def matmul(walk: Walk, node: fx.Node) -> Any:
         return walk.unknown(node)
     a, b = walk.of(left), walk.of(right)
     if (
-        a.dim() < 3
-        or a.dim() != b.dim()
+        not (a.dim() == b.dim() >= 3)
         or walk.labels.varies(a, -2)
         or walk.labels.varies(b, -1)
     ):
@@ -139,8 +138,7 @@ def _product_of_tokens(walk: Walk, node: fx.Node, a: Tensor, b: Tensor) -> Any:
     carry on.
     """
     contracted = (
-        a.dim() < 3
-        or a.dim() != b.dim()
+        not (a.dim() == b.dim() >= 3)
         or walk.labels.varies(a, -1)
         or walk.labels.varies(a, -2)
     )

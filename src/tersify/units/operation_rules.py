@@ -111,6 +111,12 @@ def rule_for(node: fx.Node) -> Rule | None:
     )
 
 
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether the operation also changes the value that its first input names."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def operation_name(node: fx.Node) -> str:
     """`relu` for relu and for its in-place form; `getitem` for one result out of
     several.

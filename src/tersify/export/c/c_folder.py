@@ -89,11 +89,9 @@ def export_c(
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give another folder")
     steps = steps_of(program, tensors)
-    if (
-        len(steps.inputs) != 1
-        or len(steps.outputs) != 1
-        or program.inputs[0].dtype != "float32"
-    ):
+    if (len(steps.inputs), len(steps.outputs)) != (1, 1) or program.inputs[
+        0
+    ].dtype != "float32":
         raise ValueError(
             "a C source has one input of floats and one output; the network stays with libtersify"
         )

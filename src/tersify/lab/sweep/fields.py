@@ -59,7 +59,7 @@ def with_values(recipe: Recipe | None, values: Mapping[str, Any]) -> Recipe | No
     for field, value in meant.items():
         number, name = _split(field)
         for index, rule in enumerate(document["rules"]):
-            if number is not None and index != number:
+            if number not in (None, index):
                 continue
             if name == "weights":
                 rule["weights"] = value

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tersify.checks import check_choice, check_range
+from tersify.checks import check_choice, check_range, is_number_of
 from tersify.lab.names import check_known
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "adadelta")
@@ -161,6 +161,11 @@ class TrainConfig:
         return values | lists | {"augmentation": dict(self.augmentation)}
 
 
+# what a value may be, by its annotation
+NUMBERS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float)}
+OTHERS: dict[str, type] = {"str": str, "bool": bool}
+
+
 def _at_least(name: str, value: float | None, low: int) -> None:
     if value is not None and value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
@@ -179,17 +184,13 @@ def _check_type(name: str, annotation: str, value: object) -> None:
         for entry in value:
             _check_type(name, inner, entry)
         return
-    allowed: dict[str, tuple[type, ...]] = {
-        "int": (int,),
-        "float": (int, float),
-        "str": (str,),
-        "bool": (bool,),
-    }
-    wanted = allowed.get(kind, (object,))
     # True is an int for Python; a field that wants a number must not take it.
-    if not isinstance(value, wanted) or (
-        isinstance(value, bool) and bool not in wanted and object not in wanted
-    ):
+    fits = (
+        is_number_of(value, NUMBERS[kind])
+        if kind in NUMBERS
+        else isinstance(value, OTHERS.get(kind, object))
+    )
+    if not fits:
         raise ValueError(f"{name} must be of type {kind}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")

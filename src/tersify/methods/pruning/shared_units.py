@@ -129,9 +129,7 @@ def _paired(
             continue  # a slice of its weight belongs to one filter in every group
         # Outputs lie along dimension 0 of a weight and inputs along 1; a transposed
         # convolution stores them the other way round.
-        dim = (
-            1 if (structure == "channel") != isinstance(owner, _ConvTransposeNd) else 0
-        )
+        dim = int((structure == "channel") != isinstance(owner, _ConvTransposeNd))
         count = site.latent.shape[dim]
         members = [(site.name, Units(site.name, dim, torch.arange(count), count))]
         if structure != "channel":
