@@ -75,6 +75,23 @@ def test_short_rows_of_whole_steps_take_what_codes_made_by_hand_take(
     )
 
 
+@pytest.mark.parametrize("bits", [6, 7, 8])
+@pytest.mark.parametrize("shape", [(64, 32, 3, 3), (500,), (300, 200)])
+def test_whole_steps_of_one_scale_take_what_codes_made_by_hand_take(
+    shape, bits, tmp_path
+):
+    state = {}
+    for i in range(6):
+        weight = noise(shape, i)
+        scale = (weight.abs().max() / (2 ** (bits - 1) - 1)).reshape([1] * len(shape))
+        state[f"{i}.weight"] = by_hand((weight / scale).round() + 0.0, scale)
+    dense = {name: tensor.to_dense() for name, tensor in state.items()}
+    hand = tersify.save(state, tmp_path / "hand.terse")
+    assert tersify.save(dense, tmp_path / "found.terse") <= 1.005 * hand
+    back = tersify.open(tmp_path / "found.terse").read().state_dict()
+    assert all(same_bits(back[name], tensor) for name, tensor in dense.items())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(512, 64), (1024, 512), (960, 1, 5, 5), (40, 700)])
 def test_rows_of_8_bits_with_zero_points_take_little_more_than_their_codes(

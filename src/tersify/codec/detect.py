@@ -70,6 +70,8 @@ def _forms(dense: Tensor, *, scales: bool) -> Iterator[Form]:
         # pays.
         if whole.most <= FEW_LEVELS:
             return
+        if scales and has_scale(whole.values()):
+            yield from _with_scales(dense, None, whole)
     by_axis = {
         axis: rows
         for axis in range(2)
@@ -152,22 +154,8 @@ def _by_rows(
     """A scale or a codebook for each slice of an axis."""
     size = dense.shape[axis]
     # A scale for each row takes one number a row; a codebook takes one for each level.
-    stepped = steps_of(found) if scales else None
-    if stepped is not None:
-        steps, book, scale = stepped
-        shape = [size if i == axis else 1 for i in range(dense.ndim)]
-        yield (
-            _saved(found, steps, _told_bits(book) + _bits(scale)),
-            lambda: _compressed(
-                dense,
-                found,
-                steps,
-                axis=axis,
-                codebook=book,
-                scale=scale.reshape(shape),
-                own_rows=book.ndim > 1,
-            ),
-        )
+    if scales:
+        yield from _with_scales(dense, axis, found)
     tables = (
         codebook_of(found) if found.most <= _most_worth(dense.numel() // size) else None
     )
@@ -179,6 +167,27 @@ def _by_rows(
                 dense, found, new, axis=axis, codebook=books, own_rows=True
             ),
         )
+
+
+def _with_scales(dense: Tensor, axis: int | None, found: Levels) -> Iterator[Form]:
+    """A scale for each slice of an axis, or one for all, and whole numbers."""
+    stepped = steps_of(found)
+    if stepped is None:
+        return
+    steps, book, scale = stepped
+    shape = [found.rows if i == axis else 1 for i in range(dense.ndim)]
+    yield (
+        _saved(found, steps, _told_bits(book) + _bits(scale)),
+        lambda: _compressed(
+            dense,
+            found,
+            steps,
+            axis=axis or 0,
+            codebook=book,
+            scale=scale.reshape(shape),
+            own_rows=book.ndim > 1,
+        ),
+    )
 
 
 def _saved(found: Levels, codes: Ints, side_bits: float) -> float:
@@ -251,12 +260,10 @@ def _bits(table: Tensor) -> int:
 
 
 def _told_bits(codebook: Tensor) -> int:
-    """What a codebook takes where its rows repeat each other, as whole numbers do."""
-    return (
-        min(_bits(codebook), _zipped_bits(codebook))
-        if codebook.ndim > 1
-        else _bits(codebook)
-    )
+    """What a codebook takes where its rows repeat each other, and tensors have the same
+    one, as it is with whole numbers.
+    """
+    return min(_bits(codebook), _zipped_bits(codebook))
 
 
 def _zipped_bits(tensor: Tensor) -> int:

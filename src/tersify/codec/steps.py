@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tersify.codec.entries import whole_levels
 from tersify.codec.entropy import Ints
 from tersify.codec.grid import scales_of
 from tersify.codec.layout import BLOCK_ELEMENTS
@@ -38,11 +39,27 @@ def steps_of(found: Levels) -> tuple[Ints, Tensor, Tensor] | None:
     scale, steps = solved
     wholes = steps[row, place]
     patterns, inverse = np.unique(to_bits(wholes), return_inverse=True)
+    count = _levels_to(wholes)
+    # Levels without a gap are the same in every tensor, and need not be told in a small
+    # file; few of them are needed for that.
+    if (
+        count <= min(MAX_LEVELS, 2 * len(patterns))
+        and not wholes[wholes == 0].signbit().any()
+    ):
+        book = whole_levels(count).to(found.dtype)
+        return wholes.long().numpy() % count, book, scale
     if len(patterns) <= MAX_LEVELS:
-        new, book = arrange(patterns, np.zeros(len(patterns), np.int64), 1, found.dtype)
-        return new[inverse.reshape(-1)], from_bits(book[0], found.dtype), scale
+        new, table = arrange(
+            patterns, np.zeros(len(patterns), np.int64), 1, found.dtype
+        )
+        return new[inverse.reshape(-1)], from_bits(table[0], found.dtype), scale
     turned = _turned(wholes.double().numpy(), found)
     return None if turned is None else (*turned, scale)
+
+
+def _levels_to(wholes: Tensor) -> int:
+    """How many levels 0, 1, …, −2, −1 reach from the smallest to the largest number."""
+    return max(2 * int(wholes.max()), 1 - 2 * int(wholes.min()), 1)
 
 
 def _turned(wholes: Floats, found: Levels) -> tuple[Ints, Tensor] | None:

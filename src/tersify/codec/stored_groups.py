@@ -115,7 +115,9 @@ class Grouping:
         data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
         width = plain.dtype.itemsize
         # zstd finds returning values only where other arrays do not lie between them.
-        apart = plain.numel() >= MIN_APART and has_few_values(data, width)
+        # Planes suit whole numbers of 16 bits, whose first bytes are mostly the same.
+        wide = width > 2 or plain.is_floating_point()
+        apart = plain.numel() >= MIN_APART and wide and has_few_values(data, width)
         key = f"{dtype} of few values" if apart else dtype
         first, pieces = self._place(key, flat_box(plain.numel()), key)
         for group, box, at in pieces:
