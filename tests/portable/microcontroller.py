@@ -24,9 +24,9 @@ static const char *verdict(void) {
   static float output[NETWORK_OUTPUT0];
   float most = 0.0f, apart = 0.0f;
   for (int i = 0; i < GOLDEN; ++i) {
-    network_run(golden_inputs[i], output);
+    network_run(golden_input0[i], output);
     for (int k = 0; k < NETWORK_OUTPUT0; ++k) {
-      float wanted = golden_outputs[i][k], gap = output[k] - wanted;
+      float wanted = golden_output0[i][k], gap = output[k] - wanted;
       gap = gap < 0 ? -gap : gap;
       wanted = wanted < 0 ? -wanted : wanted;
       apart = gap > apart ? gap : apart;

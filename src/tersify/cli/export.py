@@ -213,8 +213,8 @@ def c_source(
         read_program(opened), opened.read(), out, name=name, vectors=vectors
     )
     typer.echo(
-        f"{out}: {made['steps']} steps, {made['weight_bytes']:,} bytes of weights, an arena of {made['arena_bytes']:,} "
-        "bytes; `make test` runs the golden vectors, `make cortex-m4` tells what it takes of a microcontroller"
+        f"{out}: {made['steps']} steps, {made['weight_bytes']:,} bytes of weights, {made['ram_bytes']:,} bytes of "
+        "memory; `make test` runs the golden vectors, `make cortex-m4` tells what it takes of a microcontroller"
     )
 
 

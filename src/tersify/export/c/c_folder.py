@@ -8,67 +8,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tersify.export.c.c_source import header, source
+from tersify.export.c.host_programs import OWN_FILES, golden_header, host_programs
 from tersify.export.c.program_steps import steps_of
-from tersify.runtime.portable import Program, Replay
+from tersify.runtime.portable import Port, Program, Replay
+from tersify.runtime.portable.program import sizes_of
+from tersify.runtime.portable.sizes import Sizes
 from tersify.tensor import CompressedTensor
-
-_TEST = """/* The golden vectors: what the runtime of Tersify made of these inputs. */
-#include "NAME.h"
-#include "golden.h"
-#include <stdio.h>
-
-int main(void) {
-  static float output[NAME_CAPS_OUTPUT0];
-  float most = 0.0f, apart = 0.0f;
-  for (int i = 0; i < GOLDEN; ++i) {
-    NAME_run(golden_inputs[i], output);
-    for (int k = 0; k < NAME_CAPS_OUTPUT0; ++k) {
-      float wanted = golden_outputs[i][k], gap = output[k] - wanted;
-      if (gap < 0) gap = -gap;
-      if (wanted < 0) wanted = -wanted;
-      if (gap > apart || gap != gap) apart = gap;
-      if (wanted > most) most = wanted;
-    }
-  }
-  printf("%d golden vectors, %g apart of %g\\n", GOLDEN, (double)apart, (double)most);
-  return VERDICT ? 0 : 1;
-}
-"""
-OWN_FILES = ("golden", "stream")
-SAME_BITS, ALMOST = "apart == 0.0f", "apart <= 1e-5f * most"
-_STREAM = """/* For a host: 32-bit floats from stdin, the network's outputs to stdout. */
-#include "NAME.h"
-#include <stdio.h>
-
-int main(void) {
-  static float input[NAME_CAPS_INPUT0], output[NAME_CAPS_OUTPUT0];
-  while (fread(input, sizeof input, 1, stdin) == 1) {
-    NAME_run(input, output);
-    if (fwrite(output, sizeof output, 1, stdout) != 1) return 1;
-  }
-  return 0;
-}
-"""
-_MAKEFILE = """CC ?= cc
-CFLAGS ?= -O2
-CFLAGS += -std=c99 -Wall -Wextra -ffp-contract=off
-
-test: golden
-\t./golden
-golden: golden.c golden.h NAME.c NAME.h
-\t$(CC) $(CFLAGS) golden.c NAME.c -o $@
-stream: stream.c NAME.c NAME.h
-\t$(CC) $(CFLAGS) stream.c NAME.c -o $@
-# What it takes of a microcontroller: text is flash, bss is RAM.
-cortex-m4: NAME.c NAME.h
-\tarm-none-eabi-gcc -O2 -std=c99 -ffp-contract=off -mcpu=cortex-m4 -mthumb -c NAME.c -o NAME.o
-\tarm-none-eabi-size NAME.o
-"""
 
 
 def export_c(
@@ -79,7 +28,9 @@ def export_c(
     name: str = "network",
     vectors: int = 8,
 ) -> dict[str, int]:
-    """Write the folder; returns the bytes of the arena and of weights with constants."""
+    """Write the folder; returns how many steps there are, the bytes of the weights with
+    their constants, and those of the memory that the source takes.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name):
         raise ValueError(f"a name in C has small letters, digits and _, got {name!r}")
     if name in OWN_FILES:
@@ -89,44 +40,41 @@ def export_c(
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; give another folder")
     steps = steps_of(program, tensors)
-    if (len(steps.inputs), len(steps.outputs)) != (1, 1) or program.inputs[
-        0
-    ].dtype != "float32":
-        raise ValueError(
-            "a C source has one input of floats and one output; the network stays with libtersify"
-        )
-    text, arena = source(name, steps)
-    shape = [1 if size is None else size for size in program.inputs[0].shape]
-    inputs = torch.randn(
-        vectors, *shape[1:], generator=torch.Generator().manual_seed(0)
-    )
+    inputs = _golden_inputs(program, [buffer.rows for buffer in steps.inputs], vectors)
     replay = Replay(program, tensors)
-    outputs = torch.cat([replay.run([inputs[i : i + 1]])[0] for i in range(vectors)])
+    made = [replay.run([x[i] for x in inputs]) for i in range(vectors)]
+    outputs = [torch.stack(each) for each in zip(*made, strict=True)]
+    text, memory = source(name, steps)
+    files = {
+        f"{name}.c": text,
+        f"{name}.h": header(name, steps, memory),
+        "golden.h": golden_header(inputs, outputs),
+        **host_programs(
+            name, steps, same_bits=program.precision == "int8" and steps.is_exact
+        ),
+    }
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.c").write_text(text)
-    (out / f"{name}.h").write_text(header(name, steps, arena))
-    (out / "golden.h").write_text(_golden(inputs, outputs))
-    same = program.precision == "int8" and steps.is_exact
-    for file, template in (
-        ("golden.c", _TEST.replace("VERDICT", SAME_BITS if same else ALMOST)),
-        ("stream.c", _STREAM),
-        ("Makefile", _MAKEFILE),
-    ):
-        (out / file).write_text(
-            template.replace("NAME_CAPS", name.upper()).replace("NAME", name)
-        )
+    for file, content in files.items():
+        (out / file).write_text(content)
     held = sum(
         step.weights.size_bytes for step in steps.steps if step.weights is not None
     )
-    return {"arena_bytes": arena, "weight_bytes": held, "steps": len(steps.steps)}
+    return {
+        "arena_bytes": memory.arena,
+        "ram_bytes": memory.total,
+        "weight_bytes": held,
+        "steps": len(steps.steps),
+    }
 
 
-def _golden(inputs: Tensor, outputs: Tensor) -> str:
-    lines = [f"#define GOLDEN {len(inputs)}"]
-    for what, numbers in (("inputs", inputs), ("outputs", outputs)):
-        rows = numbers.reshape(len(numbers), -1).numpy().astype(np.float32)
-        body = ",\n".join("{" + ",".join(f"{n:.9g}" for n in row) + "}" for row in rows)
-        lines.append(
-            f"static const float golden_{what}[GOLDEN][{rows.shape[1]}] = {{\n{body}}};"
-        )
-    return "\n".join(lines) + "\n"
+def _golden_inputs(program: Program, rows: list[int], vectors: int) -> list[Tensor]:
+    """One for each port, its vectors along the first axis."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(port: Port, most: int) -> Tensor:
+        shape = (vectors, *sizes_of(port, Sizes(1, 1)))
+        if port.dtype == "int64":
+            return torch.randint(0, max(most, 1), shape, generator=generator)
+        return torch.randn(shape, generator=generator)
+
+    return [random(*both) for both in zip(program.inputs, rows, strict=True)]

@@ -4,60 +4,90 @@ the steps.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import resources
 
-import numpy as np
-import numpy.typing as npt
-
-from tersify.export.c.arena import IN_PLACE, places
+from tersify.export.c.arena import ALIGN, IN_PLACE, places
 from tersify.export.c.c_steps import Buffer, Step, Steps
-from tersify.export.c.constants import Quant
-from tersify.export.c.stored import FLOATS
+from tersify.export.c.layer_text import (
+    TYPES,
+    Tables,
+    float_text,
+    layer_text,
+    plane_of,
+    quant_text,
+)
 
-LARGEST = "3.402823466e38f"
+_ARENA = "static union { uint64_t aligned; uint8_t bytes[BYTES]; } arena;\n"
 CONVERSIONS = ("to_bytes", "to_floats")
+CONVOLUTIONS = frozenset({"conv_i8", "conv_f32", "conv_codes"})
+# What a kernel needs besides itself; a compiler would warn of what nobody calls.
+WEIGHTED = CONVOLUTIONS | {"linear_i8", "embedding"}
+HELPERS = {
+    "cursor": WEIGHTED,
+    "begin_row": WEIGHTED,
+    "next_weight": WEIGHTED,
+    "clamped": CONVOLUTIONS | {"linear_i8", "to_bytes", "elementwise", "mean_f32"},
+    "finished": CONVOLUTIONS | {"linear_i8", "elementwise", "mean_f32"},
+    "rounded": {"conv_i8", "to_bytes", "linear_i8"},
+    "inside": CONVOLUTIONS,
+    "place": CONVOLUTIONS,
+    "taps": CONVOLUTIONS,
+    "sums": CONVOLUTIONS,
+    "sum_of": {"conv_f32", "mean_f32"},
+    "write_mean": {"conv_i8", "conv_f32", "mean_f32"},
+}
+KERNELS = {
+    *CONVOLUTIONS,
+    *CONVERSIONS,
+    "max_f32",
+    "elementwise",
+    "mean_f32",
+    "mean_windows",
+    "linear_i8",
+    "moved",
+    "embedding",
+}
 
-_TYPES = """typedef struct {
-  uint32_t rows, row_weights, group_rows;
-  int32_t group_channels, in_h, in_w, out_h, out_w;
-  int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, in_zero;
-  uint8_t form;
-  const uint8_t *stream;
-  const float *floats, *a, *b, *c;
-  float low, high, fraction;
-  const float *mean_steps, *mean_scale, *mean_shift;
-  float mean_low, mean_high;
-} layer;
 
-typedef struct {
-  float scale, low, high, zero;
-} quant;
-"""
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Static memory of the source, in bytes: buffers, and what kernels keep beside."""
+
+    arena: int
+    sums: int
+    steps: int
+
+    @property
+    def total(self) -> int:
+        return self.arena + self.sums + self.steps
 
 
-def header(name: str, steps: Steps, arena: int) -> str:
-    guard = f"{name.upper()}_H"
-    arguments = _arguments(steps)
-    sizes = [
-        f"#define {name.upper()}_INPUT{i} {b.count}" for i, b in enumerate(steps.inputs)
-    ]
-    sizes += [
-        f"#define {name.upper()}_OUTPUT{i} {b.count}"
-        for i, b in enumerate(steps.outputs)
-    ]
+def header(name: str, steps: Steps, memory: Memory) -> str:
+    guard, caps = f"{name.upper()}_H", name.upper()
+    sizes = []
+    for kind, buffers in (("INPUT", steps.inputs), ("OUTPUT", steps.outputs)):
+        for i, buffer in enumerate(buffers):
+            sizes.append(f"#define {caps}_{kind}{i} {buffer.count}")
+            if buffer.ids:
+                sizes.append(f"#define {caps}_{kind}{i}_ROWS {buffer.rows}")
+    ids = any(buffer.ids for buffer in steps.inputs)
+    says = "Floats in, floats out, one item"
+    if ids:
+        says = "Numbers of rows from 0 and floats in, floats out, one item"
     return "\n".join(
         [
             f"#ifndef {guard}",
             f"#define {guard}",
+            *(["#include <stdint.h>"] if ids else []),
             "",
-            "/* Floats in, floats out, one item; not for two threads at once: the arena is static. */",
+            f"/* {says}; not for two threads at once: its memory is static. */",
             *sizes,
-            f"#define {name.upper()}_ARENA_BYTES {arena}",
+            f"#define {caps}_ARENA_BYTES {memory.arena}",
+            f"#define {caps}_RAM_BYTES {memory.total}",
             "",
-            f"void {name}_run({arguments});",
+            f"void {name}_run({_arguments(steps)});",
             "",
             "#endif",
             "",
@@ -65,34 +95,28 @@ def header(name: str, steps: Steps, arena: int) -> str:
     )
 
 
-def source(name: str, steps: Steps) -> tuple[str, int]:
-    """The C text, and the bytes of the arena."""
+def source(name: str, steps: Steps) -> tuple[str, Memory]:
+    """The C text, and the memory that it takes."""
     at, arena = places(steps)
-    sums = max(
-        (
-            s.writes.count // s.rows if not s.means else _plane(s)
-            for s in steps.steps
-            if s.rows
-        ),
-        default=1,
-    )
+    used = {step.kernel for step in steps.steps}
+    sums = max((_plane(s) for s in steps.steps if s.kernel in CONVOLUTIONS), default=0)
     rounded = max(
-        (s.reads[0].count for s in steps.steps if s.kernel == "linear_i8"), default=1
+        (s.reads[0].item_count for s in steps.steps if s.kernel == "linear_i8"),
+        default=0,
     )
-    tables = _Tables()
-    layers, quants, calls = [], [], []
+    memory = Memory(arena=-(-arena // ALIGN) * ALIGN, sums=4 * sums, steps=rounded)
+    tables, layers, calls = Tables(), [], []
     for number, step in enumerate(steps.steps):
         if step.kernel in CONVERSIONS:
-            quants.append(
-                f"static const quant q{number} = {_quant(step.writes.quant or step.reads[0].quant)};"
-            )
-            calls.append(_conversion(step, number, steps, at))
-        else:
-            layers.append(f"static const layer l{number} = {_layer(step, tables)};")
-            calls.append(_call(step, number, steps, at))
+            quant = quant_text(step.writes.quant or step.reads[0].quant)
+            layers.append(f"static const quant q{number} = {quant};")
+        elif step.kernel not in ("joined", "moved"):
+            text = layer_text(step, tables)
+            layers.append(f"static const layer l{number} = {text};")
+        calls += _Call(step, number, steps, at, tables).lines()
     kernels = resources.files(__package__).joinpath("kernels.c.in").read_text()
     parts = [
-        f"/* Made by tersify; runs {len(steps.steps)} steps in an arena of {arena} bytes. */",
+        f"/* Made by tersify; runs {len(steps.steps)} steps in {memory.total} bytes of static memory. */",
         f'#include "{name}.h"',
         "#include <stdint.h>",
         "#include <string.h>",
@@ -100,196 +124,115 @@ def source(name: str, steps: Steps) -> tuple[str, int]:
         f"#define SUMS {sums}",
         f"#define STEPS {rounded}",
         "",
-        _TYPES,
+        TYPES,
         *tables.lines,
         "",
-        _needed(kernels, {s.kernel for s in steps.steps}),
+        _needed(kernels, used),
         *layers,
-        *quants,
         "",
-        f"static union {{ uint64_t aligned; uint8_t bytes[{max(arena, 1)}]; }} arena;",
-        "",
+        _ARENA.replace("BYTES", str(memory.arena)) if memory.arena else "",
         f"void {name}_run({_arguments(steps)}) {{",
         *calls,
         "}",
         "",
     ]
-    return "\n".join(parts), arena
+    return "\n".join(parts), memory
 
 
 def _needed(kernels: str, used: set[str]) -> str:
-    """Without the kernels that nobody calls: a compiler would warn of each."""
-    blocks = kernels.split("\n\n")
-    optional = {
-        "conv_i8",
-        "conv_f32",
-        "conv_codes",
-        "to_bytes",
-        "to_floats",
-        "max_f32",
-        "elementwise",
-        "mean_f32",
-        "mean_windows",
-        "linear_i8",
-    }
-    convolutions = {"conv_i8", "conv_f32", "conv_codes"}
-    helpers = {
-        "write_mean": {"conv_i8", "conv_f32", "mean_f32"},
-        "sum_of": {"conv_f32", "mean_f32"},
-        "rounded": {"conv_i8", "to_bytes", "linear_i8"},
-        "inside": convolutions,
-        "place": convolutions,
-    }
+    """Without what nobody calls."""
     kept = []
-    for block in blocks:
-        found = re.search(r"^static [^\n(]*?(\w+)\(", block, re.MULTILINE)
-        name = found.group(1) if found else ""
-        if (name in optional and name not in used) or (
-            name in helpers and not helpers[name] & used
-        ):
+    for block in kernels.split("\n\n"):
+        found = re.search(r"^static [^\n(]*?(\w+)\(|^} (\w+);", block, re.MULTILINE)
+        name = (found.group(1) or found.group(2)) if found else ""
+        wanted = HELPERS.get(name, used)
+        if (name in KERNELS and name not in used) or not wanted & used:
             continue
         kept.append(block)
     return "\n\n".join(kept)
 
 
 def _plane(step: Step) -> int:
-    kh, kw, sh, sw, ph, pw, dh, dw = step.window
-    _, h, w = step.reads[0].shape
-    return ((h + 2 * ph - dh * (kh - 1) - 1) // sh + 1) * (
-        (w + 2 * pw - dw * (kw - 1) - 1) // sw + 1
-    )
+    height, width = plane_of(step)
+    return height * width
 
 
-class _Tables:
-    """Arrays of the source; equal ones are written once."""
+@dataclass(frozen=True)
+class _Call:
+    """The lines that run a step."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._names: dict[tuple[str, bytes], str] = {}
+    step: Step
+    number: int
+    steps: Steps
+    at: dict[Buffer, int]
+    tables: Tables
 
-    def floats(self, numbers: npt.NDArray[np.float32] | None) -> str:
-        if numbers is None or not numbers.size:
-            return "0"
-        return self._name(
-            "float", numbers.tobytes(), map(_float, numbers.reshape(-1).tolist())
-        )
+    def lines(self) -> list[str]:
+        step = self.step
+        reads = [self._pointer(buffer, const=True) for buffer in step.reads]
+        target = self._pointer(step.writes, const=False)
+        if step.kernel in CONVERSIONS:
+            count = step.writes.count
+            return [f"  {step.kernel}({reads[0]}, {target}, {count}, &q{self.number});"]
+        if step.kernel == "embedding":
+            ids = step.reads[0].count
+            return [f"  embedding(&l{self.number}, {reads[0]}, {ids}, {target});"]
+        items = step.writes.items
+        if step.kernel == "joined":
+            return self._joined(reads, target)
+        each = [
+            _item(pointer, buffer.item_count, items)
+            for pointer, buffer in zip(reads, step.reads, strict=True)
+        ]
+        if step.kernel in IN_PLACE and len(each) < 2:
+            each.append(self.tables.floats(step.constant))
+        made = _item(target, step.writes.item_count, items)
+        if step.kernel == "conv_i8" and step.means:
+            made = f"(uint8_t *)(void *)({made})"
+        loop = f"for (int32_t i = 0; i < {items}; ++i) " if items > 1 else ""
+        if step.kernel == "moved":
+            axes, count = self.tables.axes(step.axes), len(step.axes)
+            fill = float_text(step.fill)
+            return [
+                f"  {loop}moved({axes}, {count}, {fill}, {each[0]}, {step.offset}, 1, {made});"
+            ]
+        return [f"  {loop}{step.kernel}(&l{self.number}, {', '.join(each)}, {made});"]
 
-    def stream(self, stream: bytes) -> str:
-        return self._name("uint8_t", stream, map(str, stream)) if stream else "0"
+    def _joined(self, reads: list[str], target: str) -> list[str]:
+        """Item by item, the parts one behind the other."""
+        whole, lines = self.step.writes.item_count, []
+        for item in range(self.step.writes.items):
+            at = item * whole
+            for pointer, buffer in zip(reads, self.step.reads, strict=True):
+                count = buffer.item_count
+                lines.append(
+                    f"  memcpy({target} + {at}, {pointer} + {item * count}, {4 * count});"
+                )
+                at += count
+        return lines
 
-    def _name(self, kind: str, key: bytes, items: Iterable[str]) -> str:
-        if (kind, key) not in self._names:
-            name = self._names[kind, key] = f"t{len(self._names)}"
-            texts = list(items)
-            lines = [",".join(texts[i : i + 24]) for i in range(0, len(texts), 24)]
-            self.lines.append(
-                f"static const {kind} {name}[{len(texts)}] = {{\n"
-                + ",\n".join(lines)
-                + "};"
-            )
-        return self._names[kind, key]
-
-
-def _layer(step: Step, tables: _Tables) -> str:
-    channels, in_h, in_w = step.reads[0].shape
-    held = step.weights
-    _, out_h, out_w = (0, 1, 1) if step.means else step.writes.shape
-    if step.means and step.kernel != "mean_f32":
-        kh, kw, sh, sw, ph, pw, dh, dw = step.window
-        out_h, out_w = (
-            (in_h + 2 * ph - dh * (kh - 1) - 1) // sh + 1,
-            (in_w + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
-        )
-    plane = in_h * in_w if step.kernel == "mean_f32" else out_h * out_w
-    fraction = float(np.float32(1.0) / np.float32(plane)) if step.means else 0.0
-    mean = step.mean or (None, None)
-    fields = {
-        "rows": step.rows,
-        "row_weights": held.row_weights if held else 0,
-        "group_rows": step.rows // step.groups,
-        "group_channels": channels // step.groups,
-        "in_h": in_h,
-        "in_w": in_w,
-        "out_h": out_h,
-        "out_w": out_w,
-        **dict(
-            zip(
-                (
-                    "kernel_h",
-                    "kernel_w",
-                    "stride_h",
-                    "stride_w",
-                    "pad_h",
-                    "pad_w",
-                    "dilation_h",
-                    "dilation_w",
-                ),
-                step.window,
-                strict=True,
-            )
-        ),
-        "in_zero": step.zero,
-        "form": held.form if held else FLOATS,
-        "stream": tables.stream(held.stream) if held else "0",
-        "floats": tables.floats(held.floats) if held else "0",
-        "a": tables.floats(step.a),
-        "b": tables.floats(step.b),
-        "c": tables.floats(step.c) if len(step.reads) > 1 else "0",
-        "low": _float(step.low),
-        "high": _float(step.high),
-        "fraction": _float(fraction),
-        "mean_steps": tables.floats(step.mean_steps),
-        "mean_scale": tables.floats(mean[0]),
-        "mean_shift": tables.floats(mean[1]),
-        "mean_low": _float(step.mean_ends[0]),
-        "mean_high": _float(step.mean_ends[1]),
-    }
-    return "{" + ", ".join(f".{key} = {value}" for key, value in fields.items()) + "}"
+    def _pointer(self, buffer: Buffer, *, const: bool) -> str:
+        memory = buffer.memory
+        for word, ports in (
+            ("output", self.steps.outputs),
+            ("input", self.steps.inputs),
+        ):
+            for number, port in enumerate(ports):
+                if port.memory is memory:
+                    return f"{word}{number}"
+        kind = "uint8_t" if buffer.quant is not None else "float"
+        return f"({'const ' if const else ''}{kind} *)(void *)(arena.bytes + {self.at[memory]})"
 
 
-def _quant(q: Quant | None) -> str:
-    assert q is not None
-    return "{" + ", ".join(_float(n) for n in (q.scale, q.low, q.high, q.zero)) + "}"
-
-
-def _float(number: float) -> str:
-    """Nine digits bring every 32-bit float back."""
-    if math.isinf(number):
-        return f"-{LARGEST}" if number < 0 else LARGEST
-    text = f"{np.float32(number):.9g}"
-    return (text if any(c in text for c in ".e") else text + ".0") + "f"
+def _item(pointer: str, count: int, items: int) -> str:
+    return f"{pointer} + i * {count}" if items > 1 else pointer
 
 
 def _arguments(steps: Steps) -> str:
-    given = [f"const float *input{i}" for i in range(len(steps.inputs))]
+    given = [
+        f"const {'int32_t' if buffer.ids else 'float'} *input{i}"
+        for i, buffer in enumerate(steps.inputs)
+    ]
     return ", ".join(
         [*given, *(f"float *output{i}" for i in range(len(steps.outputs)))]
     )
-
-
-def _pointer(
-    buffer: Buffer, steps: Steps, at: dict[Buffer, int], *, const: bool
-) -> str:
-    memory = buffer.memory
-    for word, ports in (("output", steps.outputs), ("input", steps.inputs)):
-        for number, port in enumerate(ports):
-            if port.memory is memory:
-                return f"{word}{number}"
-    kind = "uint8_t" if buffer.quant is not None else "float"
-    return f"({'const ' if const else ''}{kind} *)(void *)(arena.bytes + {at[memory]})"
-
-
-def _call(step: Step, number: int, steps: Steps, at: dict[Buffer, int]) -> str:
-    reads = [_pointer(buffer, steps, at, const=True) for buffer in step.reads]
-    if step.kernel in IN_PLACE and len(reads) < 2:
-        reads.append("0")
-    target = _pointer(step.writes, steps, at, const=False)
-    if step.kernel == "conv_i8" and step.means:
-        target = f"(uint8_t *)(void *)({target})"
-    return f"  {step.kernel}(&l{number}, {', '.join(reads)}, {target});"
-
-
-def _conversion(step: Step, number: int, steps: Steps, at: dict[Buffer, int]) -> str:
-    read = _pointer(step.reads[0], steps, at, const=True)
-    target = _pointer(step.writes, steps, at, const=False)
-    return f"  {step.kernel}({read}, {target}, {step.writes.count}, &q{number});"

@@ -4,12 +4,14 @@ after the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+# activations by their numbers in a program; the others have no kernel in C
+CLAMP, HARD_SWISH, LEAKY = 0, 6, 7
 BYTE_ZERO = 128
 # of sums that become means, as in byte_epilogue.cpp
 STEP_BITS, LEAST_EXPONENT, MOST_MEAN, TOP_BYTE = 30, -90, 1e30, 255
@@ -33,19 +35,15 @@ class Epilogue:
     c: Floats
     low: float
     high: float
+    activation: int = CLAMP
 
 
 def in_numbers(f: Epilogue, residual: Quant | None) -> Epilogue:
-    """For means, which are of the numbers themselves."""
+    """For means and curves, which are of the numbers themselves."""
     scale = np.float32(0 if residual is None else residual.scale)
     c = f.c * scale
-    return Epilogue(
-        f.a,
-        f.b - c * np.float32(0 if residual is None else residual.zero),
-        c,
-        f.low,
-        f.high,
-    )
+    b = f.b - c * np.float32(0 if residual is None else residual.zero)
+    return replace(f, b=b, c=c)
 
 
 def mean_steps(f: Epilogue, row_weights: int) -> Floats:
@@ -54,7 +52,12 @@ def mean_steps(f: Epilogue, row_weights: int) -> Floats:
     """
     a, b, c = (np.abs(part.astype(np.float64)) for part in (f.a, f.b, f.c))
     largest = a * TOP_BYTE * row_weights + b + c * TOP_BYTE
-    largest = np.maximum(largest, max(f.low, -f.high))
+    if f.activation == CLAMP:
+        largest = np.maximum(largest, max(f.low, -f.high))
+    elif f.activation == LEAKY:
+        largest = largest * max(1.0, abs(f.low))
+    else:
+        largest = np.maximum(largest, 1.0)
     if not (largest <= MOST_MEAN).all():
         raise ValueError(
             "an int8 convolution that ends in means has a constant that is not finite or too large for C"
@@ -73,3 +76,10 @@ def in_steps(f: Epilogue, residual: Quant | None, output: Quant) -> Epilogue:
     return Epilogue(
         f.a * inverse, b + zero, c, float(max(low, ends[0])), float(min(high, ends[1]))
     )
+
+
+def bytes_behind(output: Quant) -> tuple[float, float, float, float]:
+    """How a curve's numbers become steps of the output, and the ends of these."""
+    inverse, zero = np.float32(1.0) / np.float32(output.scale), np.float32(output.zero)
+    low, high = np.float32(output.low) + zero, np.float32(output.high) + zero
+    return float(inverse), float(zero), float(low), float(high)

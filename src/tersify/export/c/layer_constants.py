@@ -9,22 +9,21 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tersify.export.c.constants import BYTE_ZERO, Epilogue, Floats, Quant
+from tersify.export.c.constants import (
+    BYTE_ZERO,
+    CLAMP,
+    HARD_SWISH,
+    LEAKY,
+    Epilogue,
+    Floats,
+    Quant,
+)
 from tersify.runtime.portable.program import Program, vector
 from tersify.runtime.portable.replay import weight_array
 from tersify.tensor import CompressedTensor
 
-CLAMP = 0
 # By their numbers in a program.
-NAMES = {
-    1: "GELU",
-    2: "GELU by tanh",
-    3: "SiLU",
-    4: "sigmoid",
-    5: "tanh",
-    6: "hard swish",
-    7: "leaky ReLU",
-}
+CURVES = {1: "GELU", 2: "GELU by tanh", 3: "SiLU", 4: "sigmoid", 5: "tanh"}
 
 
 class LayerConstants:
@@ -36,7 +35,7 @@ class LayerConstants:
         self._program, self._tensors = program, tensors
 
     def quant(self, places: list[int]) -> Quant:
-        scale, low, high = vector(places, self._program.numbers)
+        scale, low, high = self.vector(places)
         return Quant(scale=float(scale), low=float(low), high=float(high))
 
     def conv_weight(self, number: int) -> tuple[Floats, list[int], int]:
@@ -47,14 +46,22 @@ class LayerConstants:
         groups = int(rest[0]) if name in ("conv", "conv_i8") else 1
         return np.sign(array) if signs else array, window, groups
 
-    def linear_weight(self, number: int, features: int, *, is_i8: bool) -> Floats:
-        """The weight of a layer that takes one vector of so many features."""
+    def embedding(self, number: int) -> tuple[Floats, Floats | None]:
+        """The table, and what each of its rows is multiplied with."""
+        _, source, _, scale = self._program.weights[number]
+        array = weight_array(source, self._tensors, self._program.numbers)
+        factors = self.vector(scale)
+        return array, factors if len(factors) else None
+
+    def vector(self, places: list[int]) -> Floats:
+        return vector(places, self._program.numbers)
+
+    def number(self, place: int) -> float:
+        return float(self._program.numbers[place])
+
+    def linear_weight(self, number: int, *, is_i8: bool) -> Floats:
         _, source, kind, *_ = self._program.weights[number]
         array = weight_array(source, self._tensors, self._program.numbers)
-        if array.shape[1] != features:
-            raise ValueError(
-                "a linear layer over several vectors has no kernel in C; it stays with libtersify"
-            )
         # A layer of floats gives its kind, where 0 means signs; one of int8 gives
         # whether it holds signs.
         return np.sign(array) if bool(kind) == is_i8 else array
@@ -64,7 +71,11 @@ class LayerConstants:
         if epilogue is None:
             return {}
         folded = self.folded(epilogue, rows)
-        return {"mean": (folded.a, folded.b), "mean_ends": (folded.low, folded.high)}
+        return {
+            "mean": (folded.a, folded.b),
+            "mean_activation": folded.activation,
+            "mean_ends": (folded.low, folded.high),
+        }
 
     def folded(
         self,
@@ -76,14 +87,7 @@ class LayerConstants:
         """sum · a + b + other · c, in the arithmetic of the kernels: 32-bit floats, one
         rounding after the other.
         """
-        *parts, activation, low, high = epilogue
-        if activation != CLAMP:
-            name = NAMES.get(activation, f"the activation {activation}")
-            raise ValueError(
-                f"{name} has no kernel in C; the network stays with libtersify"
-            )
-        numbers = self._program.numbers
-        scale, shift, scale2, shift2 = (vector(part, numbers) for part in parts)
+        scale, shift, scale2, shift2 = map(self.vector, epilogue[:4])
         one, nothing = np.ones(rows, np.float32), np.zeros(rows, np.float32)
         a, b = (scale if len(scale) else one), (shift if len(shift) else nothing)
         if shift_by is not None:
@@ -92,4 +96,17 @@ class LayerConstants:
         if len(scale2) or len(shift2):
             c = scale2 if len(scale2) else one
             a, b = a * c, b * c + (shift2 if len(shift2) else nothing)
-        return Epilogue(a, b, c, float(numbers[low]), float(numbers[high]))
+        activation, low, high = self.activation(epilogue)
+        return Epilogue(a, b, c, low, high, activation)
+
+    def activation(self, epilogue: list[Any]) -> tuple[int, float, float]:
+        """Its number, and its ends; a negative number times the low one where it is
+        leaky.
+        """
+        activation, low, high = epilogue[4:]
+        if activation not in (CLAMP, HARD_SWISH, LEAKY):
+            name = CURVES.get(activation, f"the activation {activation}")
+            raise ValueError(
+                f"{name} has no kernel in C; the network stays with libtersify"
+            )
+        return activation, self.number(low), self.number(high)

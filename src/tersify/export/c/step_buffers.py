@@ -46,7 +46,7 @@ class StepBuffers:
         if fits:
             return buffer
         if value not in self._other:
-            self._other[value] = Buffer(buffer.shape, quant)
+            self._other[value] = Buffer(buffer.shape, quant, items=buffer.items)
             kernel = "to_floats" if quant is None else "to_bytes"
             self._made.steps.append(
                 Step(kernel=kernel, reads=(buffer,), writes=self._other[value])

@@ -26,12 +26,16 @@ class Stored:
         return len(self.stream) + (0 if self.floats is None else 4 * self.floats.size)
 
 
-def stored(array: npt.NDArray[np.float32], *, whole: bool = False) -> Stored:
+def stored(
+    array: npt.NDArray[np.float32], *, whole: bool = False, any_row: bool = False
+) -> Stored:
     """Of [rows, …]; signs are −1, 0 and 1, and where all are `whole` numbers a byte holds
-    one.
+    one. With `any_row` every row takes as many bytes, so that each can be found.
     """
     rows = array.reshape(len(array), -1)
     forms = _of_signs(rows) if np.isin(rows, (-1, 0, 1)).all() else _of_levels(rows)
+    if any_row:
+        forms = [made for made in forms if made.form != GAPS]
     width = rows.shape[1]
     if whole:
         stream = rows.astype(np.int8).tobytes()
