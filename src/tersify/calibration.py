@@ -100,7 +100,7 @@ def squared_gradients(
     # The square of the gradient of a batch's mean loss stands for the Fisher diagonal;
     # it is an average over batches, so small batches come nearer to single samples.
     latents = [site.latent for site in sites]
-    sums = [torch.zeros_like(latent) for latent in latents]
+    sums = list(map(torch.zeros_like, latents))
     batches = 0
     with eval_mode(model), torch.enable_grad(), _requiring_gradients(latents):
         for inputs, targets in calibration.pairs():
@@ -127,7 +127,7 @@ def input_norms(
     """For each weight the L2 norm of the input channel it meets, over all batches and
     places; broadcasts over it.
     """
-    squares = [_InputSquares(site) for site in sites]
+    squares = list(map(_InputSquares, sites))
     hooks = [each.module.register_forward_pre_hook(each.add) for each in squares]
     try:
         with eval_mode(model), torch.no_grad():

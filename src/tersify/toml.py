@@ -47,7 +47,7 @@ def _named(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _named(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_named(item) for item in value]
+        return list(map(_named, value))
     return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
 
 
@@ -82,7 +82,7 @@ def _value(value: object) -> str:
         # JSON allows a bare DEL, TOML does not
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, Mapping):
         return (
             "{ "

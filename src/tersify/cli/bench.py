@@ -146,7 +146,7 @@ def bench(
         record = {"rows": plain, "errors": errors, **provenance()}
         if layers:
             record |= {
-                "layers": [layer_record(time) for time in times],
+                "layers": list(map(layer_record, times)),
                 "layers_batch": len(few),
             }
         write_text(json_path, json.dumps(record, indent=1) + "\n")

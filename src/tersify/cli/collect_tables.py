@@ -52,9 +52,7 @@ def network_lines(collection: Collection) -> list[str]:
     for name, facts in {
         op.meta["model"]["name"]: op.meta["model"] for op in collection
     }.items():
-        zeros, accuracy, skipped = (
-            facts.get(key) for key in ("sparsity", "accuracy", "skipped")
-        )
+        zeros, accuracy, skipped = map(facts.get, ("sparsity", "accuracy", "skipped"))
         told = [
             f"{100 * zeros:.1f} % zeros" if isinstance(zeros, float) else "",
             f"accuracy {accuracy:.2f} %" if isinstance(accuracy, (int, float)) else "",
@@ -112,7 +110,7 @@ def write_timings(timings: list[Timing], threads: int, path: Path | None) -> Non
     if path is not None:
         record = provenance() | {
             "threads": threads,
-            "rows": [asdict(t) for t in timings],
+            "rows": list(map(asdict, timings)),
             "winners": winners(timings),
         }
         write_text(path, json.dumps(record, indent=1) + "\n")

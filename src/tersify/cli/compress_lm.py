@@ -105,7 +105,7 @@ def compress_lm(
     if tune_steps is not None:
         settings = replace(settings, tune_steps=tune_steps)
     where = str(pick_device(device))
-    text = [_read(path) for path in calibrate]
+    text = list(map(_read, calibrate))
     measured = None if measure is None else _read(measure)
     know_small_folders(model)
     net, tokenizer = language.language_model(model)

@@ -65,7 +65,7 @@ def _text(value: Any) -> str:
     if is_number_of(value, (int,)):
         return f"{value:,}"
     if isinstance(value, (list, tuple)):
-        return "×".join(str(entry) for entry in value)
+        return "×".join(map(str, value))
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_text(entry)}" for key, entry in value.items())
     return str(value).strip()

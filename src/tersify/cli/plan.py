@@ -146,7 +146,7 @@ def _facts(opened: TerseFile, loaded: Data | None) -> dict[str, Any]:
 def _mean_and_std(text: str) -> list[list[float]]:
     try:
         mean, std = text.split("/")
-        return [[float(n) for n in part.split(",")] for part in (mean, std)]
+        return [list(map(float, part.split(","))) for part in (mean, std)]
     except ValueError:
         raise ValueError(
             f"--image takes MEAN/STD, for all channels or each, such as 0.5,0.4,0.4/0.25,0.2,0.2; got {text!r}"

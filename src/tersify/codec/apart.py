@@ -67,7 +67,7 @@ def _parts(
     counts = np.array(
         [np.bincount(each, minlength=levels) for each in codes.values()], np.float64
     )
-    bits = np.array([order0_bits(each) for each in counts])
+    bits = np.array(list(map(order0_bits, counts)))
     zstd = zstandard.ZstdCompressor(level=3)
     zipped = np.array([8 * len(zstd.compress(each.data)) for each in codes.values()])
     repeats = zipped < REPEATING * bits

@@ -165,7 +165,7 @@ def _span_of(name: str, entry: Any) -> tuple[int, int]:
     """Where a section begins and ends, as safetensors says it of a tensor of bytes."""
     # `type(n)` and not isinstance: true would pass as 1.
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not isinstance(offsets, list) or [type(n) for n in offsets] != [int, int]:
+    if not isinstance(offsets, list) or list(map(type, offsets)) != [int, int]:
         raise TerseFileError(f"section {name!r} has no pair of offsets")
     begin, end = offsets
     is_bytes = entry.get("dtype") == "U8" and entry.get("shape") == [end - begin]

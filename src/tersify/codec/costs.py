@@ -242,7 +242,7 @@ def _boxes(
             _plain(name, begin, box, levels, codes)
             for name, begin, box in zip(names, begins, boxes, strict=True)
         ]
-    model = read_model(stream, [tuple(box) for box in boxes], levels)
+    model = read_model(stream, list(map(tuple, boxes)), levels)
     widths = torch.tensor(
         [model.tables[t].widths for t in model.table_of], dtype=torch.float32
     )

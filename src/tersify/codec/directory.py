@@ -43,7 +43,7 @@ class Directory:
 def pack_directory(directory: Directory, *, small: bool = False) -> bytes:
     """One zstd frame; that of a small file refers to text that readers know."""
     plain: dict[str, Any] = {
-        "tensors": [entry_to_json(entry) for entry in directory.entries],
+        "tensors": list(map(entry_to_json, directory.entries)),
         "groups": [
             [group.codec] if small else [group.codec, group.crc32]
             for group in directory.groups
@@ -80,7 +80,7 @@ def pack_directory(directory: Directory, *, small: bool = False) -> bytes:
 def unpack_directory(data: bytes, *, max_bytes: int = MAX_DIRECTORY_BYTES) -> Directory:
     """The directory of a file, which may be anybody's: all that it says is checked."""
     plain = parse_json(_unzip(data, max_bytes), "directory")
-    groups = [_group(item) for item in typed(plain.get("groups"), list, "groups")]
+    groups = list(map(_group, typed(plain.get("groups"), list, "groups")))
     entries = [
         entry_from_json(item, len(groups))
         for item in typed(plain.get("tensors"), list, "tensors")

@@ -64,7 +64,7 @@ def decode_rans(data: bytes, boxes: Sequence[Box], levels: int, out: Codes) -> N
     native = extension()
     if native is None:
         out[:] = np.frombuffer(
-            reference.decode_rans(data, [tuple(box) for box in boxes], levels), np.uint8
+            reference.decode_rans(data, list(map(tuple, boxes)), levels), np.uint8
         )
         return
     try:

@@ -61,7 +61,7 @@ class OpenGroup:
     def meaning(self, levels: int) -> Meaning:
         codebooks = [_mean_levels(codebook, levels) for codebook in self.codebooks]
         return Meaning(
-            activity=np.stack([_activity(codebook) for codebook in codebooks]),
+            activity=np.stack(list(map(_activity, codebooks))),
             order=np.argsort(_mean(np.stack(codebooks)), kind="stable").astype(
                 np.uint8
             ),

@@ -191,7 +191,7 @@ class TerseFile(Mapping[str, "CompressedTensor | Tensor"]):
 
     def _read(self, threads: int | None) -> CompressedModel:
         groups = self.contents.all_groups()
-        total = sum(self._bytes_of(entry) for entry in self._entries.values())
+        total = sum(map(self._bytes_of, self._entries.values()))
         self._allow(max(total, self.contents.decoded_bytes(groups)), "the whole file")
         # The decoders are C++ and let go of Python's lock, so threads work side by
         # side.

@@ -171,7 +171,7 @@ def spare_learned_(optimizer: Optimizer, session: Session) -> list[Any]:
     They stand in groups of their own during a step alone, so that its schedulers and
     checkpoints see what they know. Returns the hooks; `remove()` takes each off.
     """
-    learned = {id(p) for p in learned_by(session)}
+    learned = set(map(id, learned_by(session)))
     if not learned or not any(
         group.get("weight_decay") for group in optimizer.param_groups
     ):

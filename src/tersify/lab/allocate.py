@@ -105,7 +105,7 @@ def measure(
     Damage is the mean squared change of the outputs relative to their variance.
     """
     model = copy.deepcopy(model).eval()
-    reference = torch.cat([model(x) for x in inputs])
+    reference = torch.cat(list(map(model, inputs)))
     # Relative to the variance, so damages of different networks compare; constant
     # outputs have none.
     spread = float(reference.var()) or 1.0
@@ -126,7 +126,7 @@ def measure(
             packed = tersify.compress_(
                 model, Recipe(rules=(Rule(weights=site.name, methods=(method,)),))
             )
-            changed = torch.cat([model(x) for x in inputs])
+            changed = torch.cat(list(map(model, inputs)))
             damage = float((changed - reference).square().mean()) / spread
             compressed = packed[site.name]
             assert isinstance(compressed, CompressedTensor)

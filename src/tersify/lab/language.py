@@ -237,5 +237,5 @@ def frequencies_of(texts: Sequence[Tensor], tokens: int) -> Tensor:
     fractions = [
         torch.bincount(ids, minlength=tokens).float() / len(ids) for ids in texts
     ]
-    longest = max(len(ids) for ids in texts)
+    longest = max(map(len, texts))
     return torch.stack(fractions).mean(0) * longest

@@ -126,7 +126,7 @@ def checked_shape(stored: Any, shape: str | None) -> tuple[int, ...]:
     """What the flag says, or what was stored; neither may ask for too much."""
     if shape is not None:
         try:
-            stored = [int(n) for n in shape.split(",")]
+            stored = list(map(int, shape.split(",")))
         except ValueError:
             raise ValueError(
                 f"--shape takes the size of one input such as 3,32,32, got {shape!r}"

@@ -50,7 +50,7 @@ def check_all_read(path: Path, reader: Any, model: Any) -> None:
         )
     if config.model_type not in ARCHITECTURES:
         return
-    known = {gguf_name(name) for name in state}
+    known = set(map(gguf_name, state))
     if lost := [each.name for each in reader.tensors if each.name not in known]:
         raise ValueError(
             f"{path} holds {lost[0]!r}, which transformers leaves out of this model of type {config.model_type!r}; "

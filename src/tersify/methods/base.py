@@ -216,7 +216,7 @@ class Method:
         """The method at work on `sites`; a method with state that they share makes it
         here.
         """
-        return Bound(sites, [self.transform(site) for site in sites])
+        return Bound(sites, list(map(self.transform, sites)))
 
     def project_(self, bound: Bound) -> None:
         """Before each batch: every transform of `bound` pulls its latent back. A method

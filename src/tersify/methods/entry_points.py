@@ -21,7 +21,7 @@ def load_offered(name: str) -> Any:
     if not entries:
         return None
     if len(entries) > 1:
-        packages = " and ".join(sorted(_package(entry) for entry in entries.values()))
+        packages = " and ".join(sorted(map(_package, entries.values())))
         raise ValueError(
             f"method {name!r} is offered by {packages}; uninstall all but one"
         )

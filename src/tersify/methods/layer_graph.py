@@ -66,7 +66,7 @@ class Graph:
         """
         tail = self.norm_behind(layer) or layer
         uses = self._calls.get(tail, [])
-        return bool(uses) and not any(self._reaches_output(node) for node in uses)
+        return bool(uses) and not any(map(self._reaches_output, uses))
 
     def _reaches_output(self, start: fx.Node) -> bool:
         seen: set[fx.Node] = set()

@@ -90,7 +90,7 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     # match.
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
     if close:
-        return "nearest: " + ", ".join(repr(c) for c in close)
+        return "nearest: " + ", ".join(map(repr, close))
     shown = sorted(known)[:MOST_NAMES]
     more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return f"known: {', '.join(shown)}{more}" if shown else "there is none"

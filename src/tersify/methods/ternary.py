@@ -123,7 +123,7 @@ class Ternary(Method):
         )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
-        return TernaryBound(sites, [self.transform(site) for site in sites])
+        return TernaryBound(sites, list(map(self.transform, sites)))
 
     def project_(self, bound: Bound) -> None:
         assert isinstance(bound, TernaryBound)

@@ -85,7 +85,7 @@ class TernaryTarget(Method):
         )
 
     def bind(self, sites: Sequence[Site]) -> TernaryBound:
-        return TernaryBound(sites, [self.transform(site) for site in sites])
+        return TernaryBound(sites, list(map(self.transform, sites)))
 
     def project_(self, bound: Bound) -> None:
         """Nothing: the threshold follows the latents wherever they go."""

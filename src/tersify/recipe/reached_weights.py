@@ -92,7 +92,7 @@ def _is_embedding(site: Site) -> bool:
     """
     if all(isinstance(module, _EMBEDDINGS) for module, _ in site.owners):
         return True
-    return all(_names_a_table(name) for name in _own_names(site))
+    return all(map(_names_a_table, _own_names(site)))
 
 
 def _names_a_table(name: str) -> bool:

@@ -74,7 +74,7 @@ def _rule(table: Mapping[str, Any]) -> Rule:
     _check_keys("a rule", table, ["weights", "activations", "methods"])
     methods = _method_tables(table, "ternary")
     return Rule(
-        weights=table.get("weights", "*"), methods=tuple(from_table(m) for m in methods)
+        weights=table.get("weights", "*"), methods=tuple(map(from_table, methods))
     )
 
 
@@ -83,7 +83,7 @@ def _input_rule(table: Mapping[str, Any]) -> InputRule:
     methods = _method_tables(table, "uniform")
     return InputRule(
         activations=table["activations"],
-        methods=tuple(input_from_table(m) for m in methods),
+        methods=tuple(map(input_from_table, methods)),
     )
 
 

@@ -287,7 +287,7 @@ def _column(sweep: SweepResults, name: str, index: int) -> tuple[list[float], st
 def _scaled(values: Sequence[float], *, log: bool) -> tuple[list[float], str, str]:
     low, high = min(values), max(values)
     # A damaged file may claim a logarithmic axis with values of zero.
-    shown = [math.log(v) for v in values] if log and low > 0 else list(values)
+    shown = list(map(math.log, values)) if log and low > 0 else list(values)
     least, span = min(shown), (max(shown) - min(shown)) or 1.0
     return [(v - least) / span for v in shown], short(low), short(high)
 

@@ -80,7 +80,7 @@ class Session:
         self._penalized = [
             (s, t) for s, t in links if type(t).penalty is not Transform.penalty
         ]
-        slots = [watched_slot(site) for site in self.sites]
+        slots = list(map(watched_slot, self.sites))
         self._preparations = Preparations(
             [(w.method, w.bound) for w in self._work], self.sites, slots
         )

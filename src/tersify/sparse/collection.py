@@ -159,7 +159,7 @@ class Collection:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Operation]:
-        return (self._operation(record) for record in self._index["operations"])
+        return map(self._operation, self._index["operations"])
 
     def __getitem__(self, name: str | int) -> Operation:
         if isinstance(name, int):

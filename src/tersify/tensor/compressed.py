@@ -43,7 +43,7 @@ class CompressedTensor:
 
     def __post_init__(self) -> None:
         # Plain Python types, so that the file format and equality see one kind.
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         object.__setattr__(self, "format", dict(self.format))
         for fact, value in self.format.items():
             if type(value) is not int:

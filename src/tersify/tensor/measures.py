@@ -66,7 +66,7 @@ def entropy_bits(tensors: Iterable[CompressedTensor]) -> float:
             pooled[tensor.levels] = (
                 pooled.get(tensor.levels, torch.zeros_like(counts)) + counts
             )
-    bits += sum(_order0_bits(counts) for counts in pooled.values())
+    bits += sum(map(_order0_bits, pooled.values()))
     return bits / total if total else 0.0
 
 

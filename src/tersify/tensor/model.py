@@ -243,5 +243,5 @@ def _mask_remedy(names: list[str]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:3])
+    shown = ", ".join(map(repr, sorted(names)[:3]))
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown or "none"

@@ -87,7 +87,7 @@ class Labels:
         # Look up each distinct label once; large activations hold few of them.
         [small] = compact(labels)
         found, inverse = torch.unique(small, return_inverse=True)
-        roots = torch.tensor([self._root(x) for x in found.tolist()], dtype=torch.int64)
+        roots = torch.tensor(list(map(self._root, found.tolist())), dtype=torch.int64)
         return roots[inverse].reshape(small.shape).expand(labels.shape)
 
     def _root(self, label: int) -> int:

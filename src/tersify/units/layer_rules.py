@@ -156,7 +156,7 @@ def attention(walk: Walk, node: fx.Node) -> Any:
     """Queries and keys lose the same units; queries, keys and values lose the same
     heads.
     """
-    q, k, v = (walk.of(n) for n in node.args[:3])
+    q, k, v = map(walk.of, node.args[:3])
     # [.., heads, tokens, width]: softmax runs over tokens, which therefore can be no
     # units.
     mixed = any(walk.labels.varies(x, -2) for x in (q, k, v))

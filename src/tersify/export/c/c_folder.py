@@ -43,7 +43,7 @@ def export_c(
     inputs = _golden_inputs(program, [buffer.rows for buffer in steps.inputs], vectors)
     replay = Replay(program, tensors)
     made = [replay.run([x[i] for x in inputs]) for i in range(vectors)]
-    outputs = [torch.stack(each) for each in zip(*made, strict=True)]
+    outputs = list(map(torch.stack, zip(*made, strict=True)))
     text, memory = source(name, steps)
     files = {
         f"{name}.c": text,

@@ -143,9 +143,7 @@ def plane_of(step: Step) -> tuple[int, int]:
 
 def quant_text(q: Quant | None) -> str:
     assert q is not None
-    return (
-        "{" + ", ".join(float_text(n) for n in (q.scale, q.low, q.high, q.zero)) + "}"
-    )
+    return "{" + ", ".join(map(float_text, (q.scale, q.low, q.high, q.zero))) + "}"
 
 
 def float_text(number: float) -> str:

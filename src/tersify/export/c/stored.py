@@ -49,7 +49,7 @@ def stored(
 def _of_signs(rows: npt.NDArray[np.float32]) -> list[Stored]:
     width = rows.shape[1]
     trits = Stored(form=TRITS, row_weights=width, stream=_trits(rows))
-    gaps = [_gaps(row) for row in rows]
+    gaps = list(map(_gaps, rows))
     if max(map(len, gaps)) >= 1 << 16:
         return [trits]
     listed = b"".join(len(row).to_bytes(2, "little") + row for row in gaps)

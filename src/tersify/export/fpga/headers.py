@@ -28,7 +28,7 @@ def c_header(circuits: list[Circuit]) -> str:
             for key, value in circuit.parameters().items()
         ]
         size = 1 << layer.table.format.n
-        words = ", ".join(str(word) for word in layer.table.words[0].tolist())
+        words = ", ".join(map(str, layer.table.words[0].tolist()))
         inner = ", ".join(str(int(flag)) for flag in layer.table.internal[0].tolist())
         lines += [
             f"/* word · 2^-{layer.table.format.fraction}, internal words · 2^-"

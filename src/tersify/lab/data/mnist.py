@@ -96,7 +96,7 @@ def _shape(header: bytes, dims: int) -> tuple[int, ...]:
         raise ValueError(
             f"it must start with the bytes 0 0 8 {dims}, got {' '.join(map(str, header[:4])) or 'none'}"
         )
-    shape = tuple(int(n) for n in np.frombuffer(header[4:], dtype=">u4"))
+    shape = tuple(map(int, np.frombuffer(header[4:], dtype=">u4")))
     if 0 in shape:
         raise ValueError(f"its shape {shape} is empty")
     return shape

@@ -176,5 +176,5 @@ def _sampled(source: Any, *, whole: bool) -> _Sample:
                 break
     if not kept:
         raise ValueError("the data hold no batch; give at least one")
-    images, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    images, labels = map(torch.cat, zip(*kept, strict=True))
     return _Sample(images, labels, len(kept[0][1]), count, highest)

@@ -102,7 +102,7 @@ class Row:
 
 
 def _inputs(tables: list[Mapping[str, Any]]) -> tuple[InputMethod, ...]:
-    return tuple(input_from_table(table) for table in tables)
+    return tuple(map(input_from_table, tables))
 
 
 COLUMNS = {

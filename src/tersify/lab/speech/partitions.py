@@ -33,9 +33,9 @@ def partition(weights: Floats) -> dict[str, Any]:
     )
     fractions = np.linspace(0.0, 1.0, POINTS + 1)
     return {
-        "weights": [float(w) for w in np.quantile(clamped, fractions)],
-        "shares": [float(s) for s in fractions],
-        "edges": [float(edge) for edge in edges],
+        "weights": list(map(float, np.quantile(clamped, fractions))),
+        "shares": list(map(float, fractions)),
+        "edges": list(map(float, edges)),
         "internal": [low, high],
         "clamped": int((np.abs(weights) > 1).sum()),
     }

@@ -117,8 +117,8 @@ class Sweep:
         may still fail as trials.
         """
         varied = next((p for p in self.space if p.field == RECIPE), None)
-        names = [str(c) for c in varied.ends()] if varied else []
-        recipes = [self._load(name) for name in names] or [self._load(None)]
+        names = list(map(str, varied.ends())) if varied else []
+        recipes = list(map(self._load, names)) or [self._load(None)]
         for parameter in self.space:
             check_field(
                 parameter.field, [recipe for recipe in recipes if recipe is not None]
@@ -180,9 +180,7 @@ class Sweep:
 
     def _load(self, name: str | None) -> Recipe | None:
         if name is None and self.rules:
-            return Recipe.from_toml(
-                write_toml({"rules": [dict(rule) for rule in self.rules]})
-            )
+            return Recipe.from_toml(write_toml({"rules": list(map(dict, self.rules))}))
         chosen = self.recipe if name is None else name
         return None if chosen == "none" else Recipe.load(chosen)
 

@@ -83,5 +83,5 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: snapshot(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(snapshot(entry) for entry in value)
+        return type(value)(map(snapshot, value))
     return value

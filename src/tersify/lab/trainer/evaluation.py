@@ -59,7 +59,7 @@ def evaluate(
 def _batches(split: Split, size: int) -> Iterable[tuple[Tensor, Tensor]]:
     if not isinstance(split, Stream):
         return zip(split.images.split(size), split.labels.split(size), strict=True)
-    return (checked_batch(batch) for batch in split.batches(TEST_BATCH))
+    return map(checked_batch, split.batches(TEST_BATCH))
 
 
 def check_fits(model: nn.Module, data: Data) -> int:

@@ -112,9 +112,7 @@ def _optimal(
     # lies on the grid of moments.
     spacing = replace(form, k=tried[-1]).fine_step / 2
     weighted = (
-        [None] * len(rows)
-        if importance is None
-        else [_floored(row) for row in importance]
+        [None] * len(rows) if importance is None else list(map(_floored, importance))
     )
     reach = 2.0**form.integer_bits
     moments = [

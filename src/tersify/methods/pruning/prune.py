@@ -149,7 +149,7 @@ class Prune(Method):
         )
 
     def bind(self, sites: Sequence[Site]) -> Bound:
-        masks = [self._mask(site) for site in sites]
+        masks = list(map(self._mask, sites))
         bound = PruneBound(sites, masks, layers=layers_of(self.structure, sites, masks))
         if not self.is_soft and self.schedule != "frozen":
             check_leaves_something(self, bound)
@@ -216,9 +216,7 @@ class Prune(Method):
         score = self._score
         # 0 … 1 of the way from `start` to the final amount.
         done = self.pace.done(step.progress)
-        if step.without_training and not any(
-            score.has_seen_data(m) for m in bound.scored()
-        ):
+        if step.without_training and not any(map(score.has_seen_data, bound.scored())):
             raise ValueError(
                 f"the score {self.score!r} comes from training, and none has taken place; use another score"
             )

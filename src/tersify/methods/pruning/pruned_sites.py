@@ -74,7 +74,7 @@ def _unit_layers(sites: Sequence[Site], masks: Sequence[MaskTransform]) -> list[
     for site, mask in zip(sites, masks, strict=True):
         for part, units in enumerate(site.units):
             groups.setdefault(units.group, []).append((site, mask, part))
-    return [UnitLayer(members) for members in groups.values()]
+    return list(map(UnitLayer, groups.values()))
 
 
 def above(scores: Tensor, threshold: float) -> Tensor:

@@ -74,7 +74,7 @@ class Rate(Method):
 
     def bind(self, sites: Sequence[Site]) -> Bound:
         return Bound(
-            sites, [self.transform(site) for site in sites], RateState(sites[0].latent)
+            sites, list(map(self.transform, sites)), RateState(sites[0].latent)
         )
 
     def update(self, bound: Bound, step: Step) -> None:
