@@ -14,22 +14,22 @@ from tersify.codec.detect import detect
 from tersify.codec.duplicates import equal_tensors
 from tersify.codec.views import Same, seen
 from tersify.tensor import CompressedModel, CompressedTensor
+from tersify.tensor.attached_names import is_in_session, plain_weights
 from tersify.tensor.model import tied
-from tersify.tensor.session_names import is_in_session, plain_weights
 from tersify.tensor.torch_prune_names import merge_torch_masks
 
 
 def pack(model: nn.Module | Mapping[str, CompressedTensor | Tensor]) -> CompressedModel:
     """Find out what the weights of a network are, however they came about: few levels,
-        rows of few levels, zeros.
+    rows of few levels, zeros.
 
-        Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
+    Nothing is rounded: `pack(model).state_dict()` has the bits of the model's own.
     Weights that torch.nn.utils.prune masks, and those of a session, are packed as the
-        network uses them, under their plain names. What a mask leaves out is 0.0 in them,
-        where torch's product may have −0.0, or NaN of a weight that is not finite.
+    network uses them, under their plain names. What a mask leaves out is 0.0 in them,
+    where torch's product may have −0.0, or NaN of a weight that is not finite.
 
-        Args:
-            model: a module, or its state dict.
+    Args:
+        model: a module, or its state dict.
     """
     state = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     if not isinstance(state, Mapping):

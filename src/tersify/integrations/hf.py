@@ -33,7 +33,7 @@ from tersify.integrations.compression import (
 from tersify.recipe import Recipe
 from tersify.session import Session
 from tersify.tensor import CompressedModel
-from tersify.tensor.session_names import STATE
+from tersify.tensor.attached_names import STATE
 from tersify.units import Example
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tersify import codec
-from tersify.tensor.session_names import plain_weights
+from tersify.tensor.attached_names import plain_weights
 
 COMPILED = "_orig_mod."  # where torch.compile wrapped a module
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from tersify.tensor.attached_names import refuse_session
 from tersify.tensor.compressed import CompressedTensor
 from tersify.tensor.inputs import METADATA, fix_inputs, read_facts
 from tersify.tensor.measures import entropy_bits, sparsity_percent
 from tersify.tensor.memory import find_sharing, memory_key
 from tersify.tensor.origin import set_file_facts, set_origins
-from tersify.tensor.session_names import refuse_session
 from tersify.tensor.torch_prune_names import MASK, ORIGINAL
 
 GRAPH = "graph"  # in the metadata: the operations of the network

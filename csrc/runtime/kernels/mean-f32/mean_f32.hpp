@@ -39,10 +39,18 @@ void mean_pixels(const float* in, int positions, int channels, float* out, const
   for (int c = 0; c < channels; c += kLanes) {
     const int some = channels - c < kLanes ? channels - c : kLanes;
     Vec sums[kSumLanes] = {};
-    for (int p = 0; p < positions; ++p) sums[p % kSumLanes] += load_some(in + size_t(p) * channels + c, some);
-    for (int half = kSumLanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
-    store_some(out + c, sums[0] * fraction, some);
+    const float* from = in + c;
+    int left = positions;
+    for (; left >= kSumLanes; left -= kSumLanes) UNROLL
+    for (int l = 0; l < kSumLanes; ++l, from += channels) sums[l] += load_some(from, some);
+    UNROLL
+    for (int l = 0; l < kSumLanes; ++l)
+      if (l < left) sums[l] += load_some(from + size_t(l) * channels, some);
+    UNROLL
+    for (int l = 0; l < 8; ++l) sums[l] += sums[l + 8];
+    UNROLL
+    for (int l = 0; l < 4; ++l) sums[l] += sums[l + 4];
+    store_some(out + c, ((sums[0] + sums[2]) + (sums[1] + sums[3])) * fraction, some);
   }
   elementwise_rows(out, out, nullptr, false, channels, f);
 }
